@@ -1,0 +1,2 @@
+//! hook
+fn main() {}
