@@ -1,0 +1,3 @@
+//! What runs a bundle.
+
+pub mod libcontainer;

@@ -1,0 +1,183 @@
+//! Makes what a bundle refers to and that is not the host's: the root directory's skeleton, the layers of
+//! whiteouts, the stand-ins of masks, the session's home layer. Skeletons and whiteout layers are named by
+//! their content and shared by all turns: made once, never changed.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use codeoid_spec::bundle::{HomeLayer, Layout};
+use codeoid_spec::host::{HostTree, Node, Tree};
+use codeoid_spec::plan::{Cover, Plan};
+use codeoid_spec::state::StateDir;
+use nix::sys::stat::{Mode, SFlag, mknod};
+
+use crate::diagnostic::{Doing, Failure};
+
+/// Makes all that the plan's bundle refers to. `own`: where to put it (the state directory's shared places if
+/// `None`, else a bundle that has to stand alone).
+pub fn make(plan: &Plan, state: &StateDir, own: Option<&Path>) -> Result<Layout, Failure> {
+    let shared = state.masks();
+    let base = own.unwrap_or(&shared);
+    private_dir(base).doing(format!("make {}", base.display()))?;
+    let rootfs_name = match own {
+        Some(_) => "rootfs".to_owned(),
+        None => format!("root-{}", skeleton_name(&plan.skeleton)),
+    };
+    let rootfs = base.join(&rootfs_name);
+    once(&rootfs, |at| make_skeleton(at, &plan.skeleton)).doing("make the sandbox's root directory")?;
+    let mut masks = Vec::new();
+    for cover in &plan.covers {
+        let at = base.join(format!("mask-{}", cover.content_name()));
+        once(&at, |at| make_mask(at, cover)).doing("make the layer that hides")?;
+        masks.push(at);
+    }
+    let no_directory = base.join("no-directory");
+    let no_file = base.join("no-file");
+    let mut masked_directories = Vec::new();
+    if !plan.masked.is_empty() {
+        once(&no_directory, |at| fs::DirBuilder::new().mode(0).create(at)).doing("make the stand-in of masks")?;
+        once(&no_file, |at| {
+            fs::OpenOptions::new().write(true).create_new(true).mode(0).open(at).map(drop)
+        })
+        .doing("make the stand-in of masks")?;
+        for path in &plan.masked {
+            if matches!(HostTree.node(path), Some(Node::Directory { .. })) {
+                masked_directories.push(path.clone());
+            }
+        }
+    }
+    let home = match plan.covers.iter().find(|cover| cover.upper) {
+        Some(cover) => Some(make_home(&state.session(&plan.session), cover).doing("make the home layer")?),
+        None => None,
+    };
+    Ok(Layout {
+        rootfs: if own.is_some() { PathBuf::from(rootfs_name) } else { rootfs },
+        masks,
+        home,
+        no_file,
+        no_directory,
+        state_dir: state.path().to_owned(),
+        hook: hook_program(),
+        masked_directories,
+    })
+}
+
+/// The hook's program, beside this one.
+fn hook_program() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok()?.with_file_name("codeoid-hook");
+    beside.is_file().then_some(beside)
+}
+
+/// Makes a directory that only the caller can enter, with its parents.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let meta = fs::symlink_metadata(path)?;
+            use std::os::unix::fs::MetadataExt;
+            if !meta.is_dir() {
+                return Err(io::Error::other("it is not a directory"));
+            }
+            if meta.uid() != nix::unistd::geteuid().as_raw() {
+                return Err(io::Error::other("it belongs to somebody else"));
+            }
+            if meta.mode() & 0o077 != 0 {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+            }
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().ok_or(error)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+            fs::DirBuilder::new().mode(0o700).create(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes something at `path` at most once, whole or not at all: under another name, then renamed.
+fn once(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Ok(());
+    }
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("layer");
+    let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    remove(&draft)?;
+    make(&draft)?;
+    match fs::rename(&draft, path) {
+        Ok(()) => Ok(()),
+        // Somebody else has just made the same.
+        Err(_) if fs::symlink_metadata(path).is_ok() => remove(&draft),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(_) => Ok(()),
+    }
+}
+
+fn skeleton_name(entries: &[(PathBuf, Node)]) -> String {
+    let text: String = entries.iter().map(|(path, node)| format!("{}\0{node:?}\0", path.display())).collect();
+    codeoid_spec::id::hex8(&[text.as_bytes()]) + &codeoid_spec::id::hex8(&[b"2", text.as_bytes()])
+}
+
+fn make_skeleton(at: &Path, entries: &[(PathBuf, Node)]) -> io::Result<()> {
+    fs::create_dir(at)?;
+    fs::set_permissions(at, fs::Permissions::from_mode(0o755))?;
+    for (path, node) in entries {
+        let place = at.join(path.strip_prefix("/").unwrap_or(path));
+        match node {
+            Node::Directory { mode } => {
+                fs::create_dir(&place)?;
+                fs::set_permissions(&place, fs::Permissions::from_mode(*mode))?;
+            }
+            Node::File => drop(fs::File::create_new(&place)?),
+            Node::Link(target) => symlink(target, &place)?,
+            Node::Other => {}
+        }
+    }
+    Ok(())
+}
+
+fn make_mask(at: &Path, cover: &Cover) -> io::Result<()> {
+    fs::create_dir(at)?;
+    for (path, entry) in &cover.entries {
+        let place = at.join(path);
+        match entry {
+            codeoid_spec::plan::Entry::Directory { .. } => fs::create_dir(&place)?,
+            // An ordinary user may make this one device (mknod(2), Linux 5.8): overlayfs's mark for "not here".
+            codeoid_spec::plan::Entry::Whiteout => mknod(&place, SFlag::S_IFCHR, Mode::empty(), 0)?,
+        }
+    }
+    // Last and innermost first: a directory that its owner may not write could not be filled.
+    for (path, entry) in cover.entries.iter().rev() {
+        if let codeoid_spec::plan::Entry::Directory { mode } = entry {
+            fs::set_permissions(at.join(path), fs::Permissions::from_mode(*mode))?;
+        }
+    }
+    fs::set_permissions(at, fs::Permissions::from_mode(cover.mode))
+}
+
+fn make_home(session: &Path, cover: &Cover) -> io::Result<HomeLayer> {
+    let base = session.join("home");
+    private_dir(&base)?;
+    let layer = HomeLayer { upper: base.join("upper"), work: base.join("work"), merged: base.join("merged") };
+    for path in [&layer.upper, &layer.work, &layer.merged] {
+        match fs::create_dir(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(error),
+        }
+        if *path == layer.upper {
+            // The top layer's attributes are the merged directory's.
+            fs::set_permissions(path, fs::Permissions::from_mode(cover.mode))?;
+        }
+    }
+    Ok(layer)
+}

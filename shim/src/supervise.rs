@@ -1,0 +1,287 @@
+//! The supervisor's loop: from the started engine to the end of the command. One thread, one poll(2).
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use codeoid_spec::report::Exit;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::diagnostic::{Doing, Failure};
+use crate::executor::libcontainer::message::{MAX, Message};
+use crate::sys::process;
+use crate::terminal::Relay;
+
+/// How long a command has after SIGTERM before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Signals that are handed on to the command, or that the terminal relay needs.
+const FORWARDED: [Signal; 8] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGCONT,
+];
+
+/// Signals, taken as events from the first moment on: none is lost between two steps of the start.
+pub struct Signals {
+    fd: SignalFd,
+}
+
+impl Signals {
+    /// Blocks the signals and opens a descriptor for them. Actions that the caller has set to "ignore" are
+    /// reset: SIGCHLD ignored would take every exit status away (wait(2)).
+    pub fn take() -> Result<Self, Failure> {
+        process::reset_signal_actions();
+        let mut set = SigSet::empty();
+        FORWARDED.into_iter().for_each(|signal| set.add(signal));
+        // Never acted upon by stopping: the relay decides when to stop, and gives the terminal back first.
+        [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGPIPE].map(|signal| set.add(signal));
+        set.thread_block().doing("block signals")?;
+        let mut watched = SigSet::empty();
+        FORWARDED.into_iter().for_each(|signal| watched.add(signal));
+        let fd = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
+        Ok(Self { fd: fd.doing("open a descriptor for signals")? })
+    }
+}
+
+/// What runs: an engine (or another child whose process group is the command) and its socket.
+pub struct Running {
+    /// The child.
+    pub child: Pid,
+    /// A handle on it.
+    pub pidfd: OwnedFd,
+    /// Its messages.
+    pub socket: OwnedFd,
+    /// Process 1 of the sandbox, once it stands.
+    pub init: Option<OwnedFd>,
+}
+
+/// How the supervised command ended.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// Its exit.
+    pub exit: Exit,
+    /// Why it could not be executed, if so: errno.
+    pub exec_error: Option<i32>,
+    /// The time limit ended it.
+    pub timed_out: bool,
+}
+
+/// A descriptor that wakes the loop, and what to do then.
+pub trait Watch {
+    /// The descriptor and the events.
+    fn interest(&self) -> (BorrowedFd<'_>, PollFlags);
+    /// Something happened.
+    fn act(&mut self);
+}
+
+impl Running {
+    /// Waits for the engine to say that the sandbox stands.
+    pub fn wait_started(&mut self) -> Result<(), Failure> {
+        loop {
+            match receive(self.socket.as_fd()).doing("hear from the sandbox")? {
+                Some((Message::Started { init }, _)) => {
+                    // Gone already: the command was short. Then there is nothing to signal.
+                    self.init = process::pidfd_open(Pid::from_raw(init)).ok();
+                    return Ok(());
+                }
+                Some((Message::Failed { what, why, hint }, _)) => {
+                    self.reap();
+                    let failure = Failure::new(what, why);
+                    return Err(match hint {
+                        Some(hint) => failure.hint(hint),
+                        None => failure,
+                    });
+                }
+                Some((Message::InitFailed { step, errno }, _)) => {
+                    self.reap();
+                    return Err(Failure::new(format!("start the command: {step}"), describe(errno)));
+                }
+                Some(_) => {}
+                None => {
+                    self.reap();
+                    return Err(Failure::new("start the sandbox", "the engine ended without a word"));
+                }
+            }
+        }
+    }
+
+    fn reap(&self) {
+        let _ = waitpid(self.child, None);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(init) = &self.init {
+            let _ = process::pidfd_send_signal(init.as_fd(), signal);
+        }
+    }
+
+    fn kill(&self) {
+        self.signal(Signal::SIGKILL);
+        let _ = process::pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
+    }
+
+    /// Waits until the command has ended and nothing of the sandbox is left.
+    pub fn wait(
+        mut self,
+        signals: &Signals,
+        terminal: [bool; 3],
+        timeout: Option<Duration>,
+        watches: &mut [&mut dyn Watch],
+    ) -> Result<Ended, Failure> {
+        let started = Instant::now();
+        let mut ended = Ended::default();
+        let mut known = false;
+        let mut relay: Option<Relay> = None;
+        let mut terminated: Option<Instant> = None;
+        let mut socket_open = true;
+        loop {
+            let deadline = match (terminated, timeout) {
+                (Some(at), _) => Some(at + GRACE),
+                (None, Some(limit)) => Some(started + limit),
+                (None, None) => None,
+            };
+            let wait = deadline.map_or(PollTimeout::NONE, |at| {
+                let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            });
+            let idle = PollFlags::empty();
+            let relayed = relay.as_ref().map(Relay::interests);
+            let mut fds = vec![
+                PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN),
+                PollFd::new(signals.fd.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.socket.as_fd(), if socket_open { PollFlags::POLLIN } else { idle }),
+            ];
+            let first_watch = fds.len();
+            fds.extend(watches.iter().map(|watch| {
+                let (fd, events) = watch.interest();
+                PollFd::new(fd, events)
+            }));
+            let first_relay = fds.len();
+            fds.extend(relayed.iter().flatten().map(|(fd, events)| PollFd::new(*fd, *events)));
+            match poll(&mut fds, wait) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Failure::new("wait for the command", errno.desc())),
+            }
+            let ready: Vec<PollFlags> = fds.iter().map(|fd| fd.revents().unwrap_or(idle)).collect();
+            drop(fds);
+            if let Some(relay) = &mut relay {
+                relay.advance([ready[first_relay], ready[first_relay + 1], ready[first_relay + 2]]);
+            }
+            for (index, watch) in watches.iter_mut().enumerate() {
+                if !ready[first_watch + index].is_empty() {
+                    watch.act();
+                }
+            }
+            if ready[1].contains(PollFlags::POLLIN) {
+                while let Ok(Some(info)) = signals.fd.read_signal() {
+                    let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
+                    match (signal, &mut relay) {
+                        (Signal::SIGWINCH, Some(relay)) => relay.copy_window_size(),
+                        (Signal::SIGCONT, Some(relay)) => {
+                            relay.resume();
+                            self.signal(signal);
+                        }
+                        _ => self.signal(signal),
+                    }
+                }
+            }
+            if !ready[2].is_empty() && socket_open {
+                match receive(self.socket.as_fd()) {
+                    Ok(Some((message, fd))) => match message {
+                        Message::Exited { code, signal } => {
+                            ended.exit = Exit { code, signal };
+                            known = true;
+                        }
+                        Message::ExecFailed { errno } => ended.exec_error = Some(errno),
+                        Message::InitFailed { step, errno } => {
+                            let _ = waitpid(self.child, None);
+                            let what = format!("start the command: {step}");
+                            return Err(Failure::new(what, describe(errno)));
+                        }
+                        Message::Terminal => relay = fd.and_then(|fd| Relay::new(fd, terminal)),
+                        Message::Stopped { .. } => stop_with_command(&mut relay, &self),
+                        _ => {}
+                    },
+                    Ok(None) => socket_open = false,
+                    Err(Errno::EINTR | Errno::EAGAIN) => {}
+                    Err(_) => socket_open = false,
+                }
+                continue;
+            }
+            if ready[0].contains(PollFlags::POLLIN) {
+                let status = waitpid(self.child, Some(WaitPidFlag::WNOHANG));
+                if let Some(relay) = &mut relay {
+                    let _ = relay.drain();
+                }
+                if !known {
+                    // Init was killed before it could say how the command ended; with it, everything.
+                    ended.exit = match status {
+                        Ok(WaitStatus::Exited(_, code)) if code != 0 => Exit { code: Some(code), signal: None },
+                        _ => Exit { code: None, signal: Some(libc::SIGKILL) },
+                    };
+                }
+                return Ok(ended);
+            }
+            if deadline.is_some_and(|at| Instant::now() >= at) {
+                ended.timed_out = true;
+                if terminated.is_none() {
+                    self.signal(Signal::SIGTERM);
+                    terminated = Some(Instant::now());
+                } else {
+                    self.kill();
+                    self.init = None;
+                }
+            }
+        }
+    }
+}
+
+/// The command was stopped: so are we, with the whole job, and the terminal is the caller's until then.
+fn stop_with_command(relay: &mut Option<Relay>, running: &Running) {
+    let Some(relay) = relay else { return };
+    relay.suspend();
+    // The rest of the job (a pipeline's other commands); we have the signal blocked.
+    let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+    let _ = raise(Signal::SIGSTOP);
+    relay.resume();
+    running.signal(Signal::SIGCONT);
+}
+
+fn describe(errno: i32) -> String {
+    Errno::from_raw(errno).desc().to_owned()
+}
+
+/// Reads one message, with a descriptor if there is one; `None` at the end.
+fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<(Message, Option<OwnedFd>)>> {
+    let mut bytes = [0u8; MAX];
+    let mut space = nix::cmsg_space!([i32; 1]);
+    let (count, fd) = {
+        let mut iov = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut space), flags)?;
+        let mut fd = None;
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(fds) = control {
+                fd = fds.first().and_then(|&raw| process::received(raw));
+            }
+        }
+        (message.bytes, fd)
+    };
+    if count == 0 {
+        return Ok(None);
+    }
+    // Whoever writes to this socket is our own code; a message that is none is passed over.
+    Ok(Some((Message::decode(&bytes[..count]).unwrap_or(Message::Joinable), fd)))
+}
