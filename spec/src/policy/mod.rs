@@ -6,8 +6,13 @@
 //! nothing is skipped: an unknown key, a key given twice, a variable with a typing error, a file that others
 //! can write are errors, because each of them would be a sandbox weaker than its owner believes.
 
+mod error;
+mod file;
+mod key;
 mod layer;
-mod value;
+mod read;
+mod resolve;
+pub mod value;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,9 +22,17 @@ use crate::git::Protection;
 use crate::id::SessionId;
 use crate::origin::Sourced;
 
-pub use layer::{Key, Layer, List};
-pub use value::{DockerSocket, Executor, Fallback, Home, Network, ReportTarget};
+pub use error::{Error, Place};
+pub use key::{Key, Kind, SECTION, SESSION_VARIABLE, VARIABLE_PREFIX};
+pub use layer::{Layer, List};
+pub use read::{MAX_FILE, load, read_config};
+pub use resolve::{Context, resolve};
+pub use value::{Destination, DockerSocket, Executor, Fallback, Home, Host, Network, ReportTarget};
 
+/// The session that a turn belongs to where nobody says otherwise.
+pub const DEFAULT_SESSION: &str = "default";
+/// The configuration file, below the home.
+pub const CONFIG_FILE: &str = ".codeoid/config.json";
 /// How git's bookkeeping is protected where nobody says otherwise.
 pub const DEFAULT_PROTECTION: Protection = Protection::Shared;
 
@@ -78,6 +91,8 @@ pub struct Policy {
     pub fallback: BTreeMap<String, Sourced<Fallback>>,
     /// Where the turn report goes.
     pub report: Option<Sourced<ReportTarget>>,
+    /// The configuration file that was read: its real path. A turn must never be able to write it.
+    pub config: Option<PathBuf>,
     /// The bundle stays after the turn.
     pub keep_bundle: bool,
     /// Nothing is written to stderr but errors.

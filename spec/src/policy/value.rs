@@ -1,13 +1,187 @@
-//! The values of options: the words and numbers that a person writes, and what they mean.
+//! The values of options: the words, sizes, times and names that a person writes, and what they mean. Every
+//! error says what is allowed.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::git::Protection;
+use crate::id;
+
+/// The longest path that Linux takes in one call, in bytes without the final NUL (`PATH_MAX`, limits.h).
+pub const MAX_PATH: usize = 4095;
+/// The longest host name, in bytes (RFC 1035 §2.3.4).
+const MAX_HOST: usize = 253;
+/// The longest label of a host name, in bytes (RFC 1035 §2.3.4).
+const MAX_LABEL: usize = 63;
+/// How much of a wrong value a message repeats, in characters.
+const MAX_SHOWN: usize = 60;
+
+/// Why a value was refused. `given` is the value, quoted and shortened for a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not one of the words of this option.
+    #[error("{given} is not one of {}", allowed.join(", "))]
+    Word {
+        /// What was written.
+        given: String,
+        /// What could have been.
+        allowed: &'static [&'static str],
+    },
+    /// Nothing was written.
+    #[error("the value is empty; allowed is {allowed}")]
+    Empty {
+        /// What could have been written.
+        allowed: &'static str,
+    },
+    /// Not a size.
+    #[error(
+        "{given} is not a size; allowed is a number of bytes from 1, or a number with K, M, G or T (powers of 1024): 512M, 2GiB"
+    )]
+    Size {
+        /// What was written.
+        given: String,
+    },
+    /// Not a duration.
+    #[error("{given} is not a duration; allowed is a number with h, m, s or ms, or several: 90s, 5m, 1h30m")]
+    Duration {
+        /// What was written.
+        given: String,
+    },
+    /// Not a number of processors.
+    #[error("{given} is not a number of processors; allowed is a number above 0 and up to 65536: 2, 0.5")]
+    Cpus {
+        /// What was written.
+        given: String,
+    },
+    /// Not a number of processes.
+    #[error("{given} is not a count; allowed is a whole number from 1 to 4194304")]
+    Count {
+        /// What was written.
+        given: String,
+    },
+    /// Not an assignment.
+    #[error("{given} is not an assignment; allowed is NAME=VALUE")]
+    Assignment {
+        /// What was written.
+        given: String,
+    },
+    /// Not the name of a variable.
+    #[error("{given} is not the name of a variable; allowed is a name without spaces and without '='{}", if *pattern { ", in which '*' stands for any characters" } else { " and '*'" })]
+    Name {
+        /// What was written.
+        given: String,
+        /// A pattern would have been fine.
+        pattern: bool,
+    },
+    /// A variable that the sandbox itself decides.
+    #[error("{name} is set by the sandbox itself and cannot be set here")]
+    Reserved {
+        /// The variable.
+        name: &'static str,
+    },
+    /// A relative path where there is no directory that it could be relative to.
+    #[error("{given} is relative; allowed is an absolute path, ~ or ~/…")]
+    Relative {
+        /// What was written.
+        given: String,
+    },
+    /// Somebody else's home.
+    #[error(
+        "{given} begins with the home of a named user; allowed is ~ or ~/… for the own home, and ./~… for a file of that name"
+    )]
+    NamedHome {
+        /// What was written.
+        given: String,
+    },
+    /// A byte that no path and no argument can hold.
+    #[error("{given} contains a NUL character")]
+    Nul {
+        /// What was written.
+        given: String,
+    },
+    /// Longer than any path.
+    #[error("a path has at most {MAX_PATH} bytes, this one has {length}")]
+    TooLong {
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// Not a destination.
+    #[error(
+        "{given} is not a destination: {fault}; allowed is HOST or HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets"
+    )]
+    Destination {
+        /// What was written.
+        given: String,
+        /// What is wrong with it.
+        fault: DestinationFault,
+    },
+    /// Not the name of an image.
+    #[error(
+        "{given} is not the name of an image; allowed is NAME[:TAG][@DIGEST], without spaces, at most 512 bytes"
+    )]
+    Image {
+        /// What was written.
+        given: String,
+    },
+    /// Not a place for a report.
+    #[error("{given} is not a file descriptor; allowed is fd:N with N from 1 to 1048575, or a file")]
+    Descriptor {
+        /// What was written.
+        given: String,
+    },
+    /// Not the name of a rule.
+    #[error("{given} is not the name of a rule; allowed are lower-case letters, digits, '-', '.' and '_'")]
+    Rule {
+        /// What was written.
+        given: String,
+    },
+    /// Not a session id.
+    #[error(transparent)]
+    Session(#[from] id::Error),
+}
+
+/// What is wrong with a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DestinationFault {
+    /// A URL.
+    #[error("a scheme or a path")]
+    Url,
+    /// A pattern.
+    #[error("a pattern")]
+    Pattern,
+    /// A network with a prefix length.
+    #[error("a network")]
+    Network,
+    /// An IPv6 address without brackets: where does the port begin?
+    #[error("an IPv6 address without brackets")]
+    Brackets,
+    /// Not a port.
+    #[error("the port is not a number from 1 to 65535")]
+    Port,
+    /// Neither a name nor an address.
+    #[error("neither a host name nor an address")]
+    Host,
+}
+
+/// A wrong value as a message repeats it: quoted, so that control characters do not reach a terminal, and
+/// short, so that a value of 10 kB does not bury the message.
+#[must_use]
+pub(super) fn shown(text: &str) -> String {
+    let mut end = text.char_indices().map(|(at, _)| at).skip(MAX_SHOWN);
+    match end.next() {
+        Some(at) => format!("{:?}…", &text[..at]),
+        None => format!("{text:?}"),
+    }
+}
+
 /// An enumeration whose variants are words that a person writes.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal $(| $alias:literal)*,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
         #[serde(rename_all = "lowercase")]
@@ -31,6 +205,17 @@ macro_rules! words {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                match text {
+                    $($word $(| $alias)* => Ok(Self::$variant),)+
+                    _ => Err(Error::Word { given: shown(text), allowed: Self::WORDS }),
+                }
             }
         }
     };
@@ -67,12 +252,12 @@ words! {
 }
 
 words! {
-    /// Docker access.
+    /// Docker access. As a switch (`--docker-socket`, `"socket": true`) it is `raw`.
     DockerSocket {
         /// None.
-        Off = "off",
+        Off = "off" | "0" | "false" | "no",
         /// All of the daemon's API, and with it the whole machine.
-        Raw = "raw",
+        Raw = "raw" | "1" | "true" | "yes" | "on",
         /// The part of the API that a test suite needs.
         Brokered = "brokered",
     }
@@ -98,6 +283,189 @@ words! {
     }
 }
 
+/// The words for [`Protection`], which has its type beside the other types of git.
+pub(super) const PROTECTION_WORDS: &[&str] = &[Protection::Shadow.as_str(), Protection::Shared.as_str()];
+
+/// `shadow` or `shared`.
+///
+/// # Errors
+/// Any other word.
+pub fn protection(text: &str) -> Result<Protection, Error> {
+    [Protection::Shadow, Protection::Shared]
+        .into_iter()
+        .find(|protection| protection.as_str() == text)
+        .ok_or_else(|| Error::Word { given: shown(text), allowed: PROTECTION_WORDS })
+}
+
+/// A switch: `1`, `true`, `yes`, `on`, or `0`, `false`, `no`, `off`.
+///
+/// # Errors
+/// Any other word.
+pub fn switch(text: &str) -> Result<bool, Error> {
+    match text {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(Error::Word {
+            given: shown(text),
+            allowed: &["1", "true", "yes", "on", "0", "false", "no", "off"],
+        }),
+    }
+}
+
+/// A size in bytes. A unit without `i` is a power of 1024 too, as in docker(1) and systemd.resource-control(5).
+///
+/// # Errors
+/// Not a size, no bytes at all, or more than 64 bits.
+pub fn size(text: &str) -> Result<u64, Error> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    // The crate reads more than this: digit groups, exponents, fractions of a byte. Nobody means those here.
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let unit = unit.to_ascii_lowercase();
+    let plain = match unit.as_str() {
+        "" | "b" => !number.contains('.'),
+        _ => matches!(unit.as_bytes()[0], b'k' | b'm' | b'g' | b't') && ["", "b", "ib"].contains(&&unit[1..]),
+    };
+    let bytes = parse_size::Config::new().with_binary().parse_size(text).ok();
+    bytes.filter(|bytes| digits && plain && *bytes > 0).ok_or_else(|| Error::Size { given: shown(text) })
+}
+
+/// A duration: a number and a unit, or several (`1h30m`).
+///
+/// # Errors
+/// Not a duration, none at all, or negative.
+pub fn duration(text: &str) -> Result<Duration, Error> {
+    let error = || Error::Duration { given: shown(text) };
+    let duration: jiff::SignedDuration = text.parse().map_err(|_| error())?;
+    Duration::try_from(duration).ok().filter(|duration| !duration.is_zero()).ok_or_else(error)
+}
+
+/// A number of processors.
+///
+/// # Errors
+/// Not a number, or none that a scheduler could use.
+pub fn cpus(text: &str) -> Result<f64, Error> {
+    let cpus: Option<f64> = text.parse().ok();
+    // cpu.max takes quotas from 1 ms and periods up to 1 s (kernel/sched/core.c: min_cfs_quota_period,
+    // max_cfs_quota_period), so nothing below a thousandth can be set.
+    cpus.filter(|cpus| (0.001..=65536.0).contains(cpus)).ok_or_else(|| Error::Cpus { given: shown(text) })
+}
+
+/// A number of processes, up to the kernel's own limit (`PID_MAX_LIMIT`, proc(5)).
+///
+/// # Errors
+/// Not a whole number, or out of range.
+pub fn count(text: &str) -> Result<u64, Error> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let count = text.parse().ok().filter(|count| digits && (1..=4_194_304).contains(count));
+    count.ok_or_else(|| Error::Count { given: shown(text) })
+}
+
+/// A path as written; `~` is not yet expanded.
+///
+/// # Errors
+/// Empty, longer than any path, with a NUL, or in a named user's home.
+pub fn path(text: &str) -> Result<PathBuf, Error> {
+    if text.is_empty() {
+        return Err(Error::Empty { allowed: "a path" });
+    }
+    if text.len() > MAX_PATH {
+        return Err(Error::TooLong { length: text.len() });
+    }
+    if text.contains('\0') {
+        return Err(Error::Nul { given: shown(text) });
+    }
+    if text.starts_with('~') && text != "~" && !text.starts_with("~/") {
+        return Err(Error::NamedHome { given: shown(text) });
+    }
+    Ok(PathBuf::from(text))
+}
+
+/// A path that means the same whatever the current directory is.
+///
+/// # Errors
+/// As [`path`], and a relative path.
+pub fn absolute_path(text: &str) -> Result<PathBuf, Error> {
+    let path = path(text)?;
+    if text.starts_with('/') || text.starts_with('~') {
+        Ok(path)
+    } else {
+        Err(Error::Relative { given: shown(text) })
+    }
+}
+
+/// A variable's assignment, `NAME=VALUE`.
+///
+/// # Errors
+/// No `=`, not a name before it, a NUL, or a name that is the sandbox's own.
+pub fn assignment(text: &str) -> Result<(String, String), Error> {
+    let (name, value) = text.split_once('=').ok_or_else(|| Error::Assignment { given: shown(text) })?;
+    assignment_of(name, value)
+}
+
+/// As [`assignment`], from its two parts.
+pub(super) fn assignment_of(name: &str, value: &str) -> Result<(String, String), Error> {
+    if !is_name(name) || name.contains('*') {
+        return Err(Error::Name { given: shown(name), pattern: false });
+    }
+    if let Some(name) = RESERVED.iter().find(|reserved| **reserved == name) {
+        return Err(Error::Reserved { name });
+    }
+    if value.contains('\0') {
+        return Err(Error::Nul { given: shown(value) });
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Variables that say what the sandbox is; a value from elsewhere would be a lie.
+const RESERVED: &[&str] = &["CODEOID_SESSION", "CODEOID_WORKTREE_DIR"];
+
+/// The name of a variable, or a pattern of names in which `*` stands for any characters.
+///
+/// # Errors
+/// Empty, or with a character that no name has.
+pub fn name_pattern(text: &str) -> Result<String, Error> {
+    if is_name(text) { Ok(text.to_owned()) } else { Err(Error::Name { given: shown(text), pattern: true }) }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control())
+}
+
+/// The name of an image.
+///
+/// # Errors
+/// Empty, too long, or with a character that no image's name has.
+pub fn image(text: &str) -> Result<String, Error> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@*".contains(c);
+    if !text.is_empty() && text.len() <= 512 && text.chars().all(allowed) && !text.starts_with('-') {
+        Ok(text.to_owned())
+    } else {
+        Err(Error::Image { given: shown(text) })
+    }
+}
+
+/// The name of a rule, as coverage reports it.
+///
+/// # Errors
+/// Empty, too long, or with another character.
+pub fn rule(text: &str) -> Result<String, Error> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
+    if !text.is_empty() && text.len() <= 64 && text.chars().all(allowed) {
+        Ok(text.to_owned())
+    } else {
+        Err(Error::Rule { given: shown(text) })
+    }
+}
+
+/// A rule and its fallback, `RULE=weaker`.
+///
+/// # Errors
+/// Not the name of a rule, or another word.
+pub(super) fn fallback(text: &str) -> Result<(String, Fallback), Error> {
+    let (name, word) = text.split_once('=').unwrap_or((text, ""));
+    Ok((rule(name)?, word.parse()?))
+}
+
 /// Where the turn report goes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReportTarget {
@@ -105,4 +473,299 @@ pub enum ReportTarget {
     File(PathBuf),
     /// An open file descriptor of the caller.
     Fd(i32),
+}
+
+impl FromStr for ReportTarget {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let Some(number) = text.strip_prefix("fd:") else {
+            return path(text).map(Self::File);
+        };
+        let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+        let number = number.parse().ok().filter(|number| digits && (1..=1_048_575).contains(number));
+        number.map(Self::Fd).ok_or_else(|| Error::Descriptor { given: shown(text) })
+    }
+}
+
+/// A destination of the network allowlist: a host, and a port where only that one is meant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Destination {
+    /// The host.
+    pub host: Host,
+    /// The only port; `None`: every port.
+    pub port: Option<u16>,
+}
+
+/// A host of the network allowlist.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// A name, in lower case, without the final dot.
+    Name(String),
+    /// An IPv4 address.
+    V4(Ipv4Addr),
+    /// An IPv6 address.
+    V6(Ipv6Addr),
+}
+
+impl FromStr for Destination {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let fail = |fault| Error::Destination { given: shown(text), fault };
+        if text.contains("//") {
+            return Err(fail(DestinationFault::Url));
+        }
+        if text.contains('*') {
+            return Err(fail(DestinationFault::Pattern));
+        }
+        if let Some((address, _)) = text.split_once('/') {
+            let network = address.parse::<std::net::IpAddr>().is_ok();
+            return Err(fail(if network { DestinationFault::Network } else { DestinationFault::Url }));
+        }
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (address, port) = rest.split_once(']').ok_or_else(|| fail(DestinationFault::Host))?;
+            let address = address.parse().map_err(|_| fail(DestinationFault::Host))?;
+            let port = match port {
+                "" => None,
+                _ => Some(port.strip_prefix(':').ok_or_else(|| fail(DestinationFault::Port))?),
+            };
+            (Host::V6(address), port)
+        } else if text.parse::<Ipv6Addr>().is_ok() {
+            return Err(fail(DestinationFault::Brackets));
+        } else {
+            let (host, port) = match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            };
+            (host_name(host).ok_or_else(|| fail(DestinationFault::Host))?, port)
+        };
+        let port = match port {
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let port = digits.parse().ok().filter(|port| *port > 0);
+                Some(port.ok_or_else(|| fail(DestinationFault::Port))?)
+            }
+            Some(_) => return Err(fail(DestinationFault::Port)),
+            None => None,
+        };
+        Ok(Self { host, port })
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Name(name) => f.write_str(name)?,
+            Host::V4(address) => address.fmt(f)?,
+            Host::V6(address) => write!(f, "[{address}]")?,
+        }
+        match self.port {
+            Some(port) => write!(f, ":{port}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A name or an IPv4 address. What looks like a number (`127.1`, `0x7f.1`, `2130706433`) but is not four of
+/// them is refused: inet_aton(3) and with it many a resolver takes those for addresses.
+fn host_name(text: &str) -> Option<Host> {
+    if let Ok(address) = text.parse() {
+        return Some(Host::V4(address));
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= MAX_LABEL
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
+    let number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
+    let valid = name.len() <= MAX_HOST && name.split('.').all(label) && !number;
+    valid.then(|| Host::Name(name.to_ascii_lowercase()))
+}
+
+/// The path with `~` replaced by `home` and, where it is relative, taken from `directory`.
+#[must_use]
+pub(super) fn expand(path: &Path, home: &Path, directory: &Path) -> PathBuf {
+    match path.strip_prefix("~") {
+        Ok(rest) if rest.as_os_str().is_empty() => home.to_owned(),
+        Ok(rest) => home.join(rest),
+        Err(_) => directory.join(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("512M", 512 << 20),
+            ("512m", 512 << 20),
+            ("512MB", 512 << 20),
+            ("2GiB", 2 << 30),
+            ("1.5G", 3 << 29),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "-1",
+            "+1",
+            "1 G",
+            "M",
+            "12X",
+            "1e3",
+            "1_000",
+            "99999999999T",
+            "½G",
+            "1.2.3G",
+            "nan",
+            "0.5",
+            "1.5B",
+            "0.1K0",
+            "1Kx",
+            "1P",
+            "éG",
+            "1é",
+        ] {
+            assert!(matches!(size(text), Err(Error::Size { .. })), "{text}: {:?}", size(text));
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, seconds) in [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("PT5M", 300)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for text in ["", "0s", "90", "-5m", "5m ago", "1mo", "1d", "5 parsecs", "99999999999999999999h"] {
+            assert!(matches!(duration(text), Err(Error::Duration { .. })), "{text}: {:?}", duration(text));
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(cpus("1.5"), Ok(1.5));
+        for text in ["", "0", "-1", "nan", "inf", "1e9", "two", "0.0001"] {
+            assert!(cpus(text).is_err(), "{text}");
+        }
+        assert_eq!(count("4194304"), Ok(4_194_304));
+        for text in ["", "0", "+5", "-5", "1.0", "1e3", "4194305", "99999999999999999999999"] {
+            assert!(count(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn words_name_the_allowed_ones() {
+        assert_eq!("allowlist".parse(), Ok(Network::Allowlist));
+        let error = "of".parse::<Network>().unwrap_err();
+        assert_eq!(error.to_string(), r#""of" is not one of host, off, allowlist"#);
+        assert_eq!("1".parse(), Ok(DockerSocket::Raw));
+        assert_eq!("0".parse(), Ok(DockerSocket::Off));
+        assert!("Raw".parse::<DockerSocket>().is_err());
+        assert_eq!(protection("shadow"), Ok(Protection::Shadow));
+        assert!(protection("none").unwrap_err().to_string().ends_with("shadow, shared"));
+    }
+
+    #[test]
+    fn paths() {
+        for text in ["/a", "a/b", "~", "~/x", "./~x", "/with space\nand newline", "/a/../b"] {
+            assert_eq!(path(text), Ok(PathBuf::from(text)));
+        }
+        assert!(matches!(path(""), Err(Error::Empty { .. })));
+        assert!(matches!(path("/a\0b"), Err(Error::Nul { .. })));
+        assert!(matches!(path("~root/x"), Err(Error::NamedHome { .. })));
+        assert!(matches!(path(&"/a".repeat(3000)), Err(Error::TooLong { length: 6000 })));
+        assert!(matches!(absolute_path("a/b"), Err(Error::Relative { .. })));
+        assert_eq!(absolute_path("~/b"), Ok(PathBuf::from("~/b")));
+    }
+
+    #[test]
+    fn expansion() {
+        let expand = |path: &str| expand(Path::new(path), Path::new("/home/u"), Path::new("/w"));
+        assert_eq!(expand("~"), Path::new("/home/u"));
+        assert_eq!(expand("~/a"), Path::new("/home/u/a"));
+        assert_eq!(expand("a/~"), Path::new("/w/a/~"));
+        assert_eq!(expand("./~x"), Path::new("/w/./~x"));
+        assert_eq!(expand("/a"), Path::new("/a"));
+    }
+
+    #[test]
+    fn destinations() {
+        for (text, canonical) in [
+            ("example.org", "example.org"),
+            ("Example.ORG.:443", "example.org:443"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("[::1]", "[::1]"),
+            ("[2001:DB8::1]:8080", "[2001:db8::1]:8080"),
+            ("localhost:5432", "localhost:5432"),
+            ("my_service", "my_service"),
+        ] {
+            let destination: Destination = text.parse().unwrap();
+            assert_eq!(destination.to_string(), canonical, "{text}");
+            assert_eq!(canonical.parse(), Ok(destination));
+        }
+        for (text, fault) in [
+            ("", DestinationFault::Host),
+            ("https://example.org", DestinationFault::Url),
+            ("example.org/path", DestinationFault::Url),
+            ("10.0.0.0/8", DestinationFault::Network),
+            ("*.example.org", DestinationFault::Pattern),
+            ("::1", DestinationFault::Brackets),
+            ("[::1", DestinationFault::Host),
+            ("[::1]80", DestinationFault::Port),
+            ("example.org:", DestinationFault::Port),
+            ("example.org:0", DestinationFault::Port),
+            ("example.org:65536", DestinationFault::Port),
+            ("example.org:http", DestinationFault::Port),
+            ("example.org:+80", DestinationFault::Port),
+            ("127.1", DestinationFault::Host),
+            ("0x7f.1", DestinationFault::Host),
+            ("2130706433", DestinationFault::Host),
+            ("0x7f000001", DestinationFault::Host),
+            ("127.0.0.1.", DestinationFault::Host),
+            ("-a.org", DestinationFault::Host),
+            ("a..org", DestinationFault::Host),
+            ("exämple.org", DestinationFault::Host),
+            ("a b", DestinationFault::Host),
+        ] {
+            let error = text.parse::<Destination>().unwrap_err();
+            assert_eq!(error, Error::Destination { given: shown(text), fault }, "{text}");
+        }
+    }
+
+    #[test]
+    fn environment_values() {
+        assert_eq!(assignment("A=b=c"), Ok(("A".to_owned(), "b=c".to_owned())));
+        assert_eq!(assignment("A="), Ok(("A".to_owned(), String::new())));
+        for text in ["A", "=b", "A B=c", "A*=c", "A=\0", "", "CODEOID_SESSION=x"] {
+            assert!(assignment(text).is_err(), "{text:?}");
+        }
+        assert_eq!(name_pattern("AWS_*"), Ok("AWS_*".to_owned()));
+        for text in ["", "A=b", "A B", "A\n"] {
+            assert!(name_pattern(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn report_targets() {
+        assert_eq!("fd:3".parse(), Ok(ReportTarget::Fd(3)));
+        assert_eq!("./fd:3".parse(), Ok(ReportTarget::File("./fd:3".into())));
+        for text in ["fd:", "fd:0", "fd:-1", "fd:+3", "fd:x", "fd:1048576", "fd:99999999999"] {
+            assert!(matches!(text.parse::<ReportTarget>(), Err(Error::Descriptor { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_quoted_and_shortened() {
+        assert_eq!(shown("a\u{1b}[31m"), r#""a\u{1b}[31m""#);
+        assert!(shown(&"ä".repeat(10_000)).chars().count() < 70);
+    }
 }
