@@ -8,17 +8,18 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{HomeLayer, Layout};
-use codeoid_spec::host::{HostTree, Node, Tree};
+use codeoid_spec::host::{Host, HostTree, Node, Tree};
 use codeoid_spec::plan::{Cover, Plan};
-use codeoid_spec::state::StateDir;
 use nix::sys::stat::{Mode, SFlag, mknod};
 
 use crate::diagnostic::{Doing, Failure};
 
-/// Makes all that the plan's bundle refers to. `own`: where to put it (the state directory's shared places if
-/// `None`, else a bundle that has to stand alone).
-pub fn make(plan: &Plan, state: &StateDir, own: Option<&Path>) -> Result<Layout, Failure> {
-    let shared = state.masks();
+/// Makes all that the plan's bundle refers to. `own`: where to put it, for a bundle that has to stand alone;
+/// else it lies in the runtime directory, for all turns. Not in the state directory: that is below the home,
+/// and overlayfs takes no lower layer that lies in another one.
+pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Failure> {
+    let state = &host.state;
+    let shared = host.runtime.join("layers");
     let base = own.unwrap_or(&shared);
     private_dir(base).doing(format!("make {}", base.display()))?;
     let rootfs_name = match own {

@@ -13,7 +13,7 @@ fn main() {
     let command = args.split_off(at + 1);
     let cwd = std::env::current_dir().unwrap();
     let home = std::env::var("HOME").map(std::path::PathBuf::from).unwrap();
-    let ctx = codeoid_spec::policy::Context { cwd, home: Some(home) };
+    let ctx = codeoid_spec::policy::Context { cwd, home };
     let policy = codeoid_spec::policy::resolve(Default::default(), Default::default(), None, &ctx).unwrap();
     match turn::run(&policy, command, None) {
         Ok(code) => std::process::exit(code.into()),

@@ -26,7 +26,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     let dir = host.state.turn(&turn);
     layers::private_dir(&host.state.turns()).doing("make the state directory")?;
     layers::private_dir(&dir).doing("make the turn's directory")?;
-    let layout = layers::make(&plan, &host.state, None)?;
+    let layout = layers::make(&plan, &host, None)?;
     let spec = bundle::config(&plan, &layout).doing("write the bundle")?;
     spec.save(dir.join("config.json")).doing("write the bundle")?;
     let stage = dir.join("stage");

@@ -19,6 +19,8 @@ pub enum Kind {
     Tmpfs {
         /// Permission bits of its root.
         mode: u32,
+        /// Whether device nodes in it work: for `/dev` only.
+        devices: bool,
     },
     /// A host directory seen through a layer that hides, and with `upper` through one that keeps writes.
     Overlay {

@@ -93,6 +93,13 @@ pub fn set_attributes(fd: BorrowedFd<'_>, attributes: Attributes, what: &Path) -
     Errno::result(done).map(drop).on("mount_setattr", what.display())
 }
 
+/// Sets how a mount propagates (`MS_PRIVATE`, `MS_UNBINDABLE`: left out when a tree above it is cloned).
+pub fn set_propagation(fd: BorrowedFd<'_>, propagation: MsFlags, what: &Path) -> Result<()> {
+    let link = fd_path(fd);
+    mount(None::<&str>, link.as_str(), None::<&str>, propagation, None::<&str>)
+        .on("mount", format_args!("{}, {propagation:?}", what.display()))
+}
+
 /// Attaches a detached mount on the directory or file at `target`.
 pub fn move_mount(tree: BorrowedFd<'_>, target: BorrowedFd<'_>, what: &Path) -> Result<()> {
     let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;

@@ -154,8 +154,8 @@ fn mounts(plan: &Plan, layout: &Layout) -> Result<Vec<oci_spec::runtime::Mount>,
         let (kind, source, options) = match &mount.kind {
             Kind::Bind { source, access: Access::Read } => ("bind", source.clone(), words(&["rbind", "rro"])),
             Kind::Bind { source, access: Access::Write } => ("bind", source.clone(), words(&["rbind"])),
-            Kind::Tmpfs { mode } => {
-                let mut options = words(&["nosuid", "nodev"]);
+            Kind::Tmpfs { mode, devices } => {
+                let mut options = words(if *devices { &["nosuid"] } else { &["nosuid", "nodev"] });
                 options.push(format!("mode={mode:o}"));
                 ("tmpfs", PathBuf::from("tmpfs"), options)
             }

@@ -195,15 +195,15 @@ impl View<'_> {
             }
         }
         self.push("/proc", Kind::Proc, "proc", "processes of the sandbox only", root());
-        self.push("/dev", Kind::Tmpfs { mode: 0o755 }, "dev", "a minimal set of devices", root());
+        self.push("/dev", Kind::Tmpfs { mode: 0o755, devices: true }, "dev", "a minimal set of devices", root());
         self.push("/dev/pts", Kind::Devpts, "dev", "terminals of its own", root());
         for path in ["/dev/shm", "/tmp", "/var/tmp", "/run/lock"] {
             if path != "/var/tmp" || self.tree.node(Path::new(path)).is_some() {
-                self.push(path, Kind::Tmpfs { mode: 0o1777 }, "tmp", "private to the turn", root());
+                self.push(path, Kind::Tmpfs { mode: 0o1777, devices: false }, "tmp", "private to the turn", root());
             }
         }
         let user = format!("/run/user/{}", self.host.uid);
-        self.push(user, Kind::Tmpfs { mode: 0o700 }, "run", "private to the turn", root());
+        self.push(user, Kind::Tmpfs { mode: 0o700, devices: false }, "run", "private to the turn", root());
         for path in KEPT_IN_RUN {
             if self.tree.node(Path::new(path)).is_some() {
                 self.bind(Path::new(path), Access::Read, "run", "the system's programs", Origin::host(*path));
@@ -223,7 +223,7 @@ impl View<'_> {
             Home::Overlay => self.covers.push(Cover::new(home.to_owned(), home_mode, true)),
             Home::Readonly => self.covers.push(Cover::new(home.to_owned(), home_mode, false)),
             Home::Hidden => {
-                self.push(home, Kind::Tmpfs { mode: home_mode }, "home", "an empty home", origin);
+                self.push(home, Kind::Tmpfs { mode: home_mode, devices: false }, "home", "an empty home", origin);
             }
         }
         if let Some(other) = &self.host.other_home {

@@ -168,7 +168,13 @@ impl Engine<'_> {
         let stage = m::open_path(None, dir).map_err(Error::Mounts)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         m::mount_new("tmpfs", "codeoid", stage.as_fd(), flags, "mode=0700", dir).map_err(Error::Mounts)?;
-        drop(stage);
+        // Neither this nor the home layer of an earlier turn is to be cloned along with the host's tree.
+        leave_out(dir).map_err(Error::Mounts)?;
+        if let Some(merged) = &self.merged {
+            if self.join.is_some() && is_mounted(merged).map_err(Error::Mounts)? {
+                leave_out(merged).map_err(Error::Mounts)?;
+            }
+        }
         let make = |name: &str| -> Result<(), Error> {
             std::fs::create_dir(dir.join(name)).on("mkdir", dir.join(name).display()).map_err(Error::Mounts)
         };
@@ -205,6 +211,8 @@ impl Engine<'_> {
         let at = match shared {
             Some(merged) => {
                 if self.join.is_some() && is_mounted(merged)? {
+                    let mount = m::open_path(None, merged)?;
+                    m::set_propagation(mount.as_fd(), MsFlags::MS_PRIVATE, merged)?;
                     return Ok(merged.clone());
                 }
                 merged.clone()
@@ -224,7 +232,13 @@ impl Engine<'_> {
         };
         let mut lower = Vec::new();
         for (index, layer) in overlay.lower.iter().enumerate() {
-            link(&format!("l{index}"), layer)?;
+            let name = format!("l{index}");
+            if overlay.lower.iter().any(|other| other != layer && layer.starts_with(other)) {
+                // overlayfs takes no lower layer that lies in another one (ELOOP).
+                copy_whiteouts(layer, &links.join(&name))?;
+            } else {
+                link(&name, layer)?;
+            }
             lower.push(format!("l{index}"));
         }
         let mut data = format!("lowerdir={}", lower.join(":"));
@@ -245,6 +259,31 @@ impl Engine<'_> {
         mounted?;
         Ok(at)
     }
+}
+
+fn leave_out(path: &Path) -> sys::Result<()> {
+    let mount = m::open_path(None, path)?;
+    m::set_propagation(mount.as_fd(), MsFlags::MS_UNBINDABLE, path)
+}
+
+/// Copies a layer of whiteouts: directories and character devices 0:0, nothing else.
+fn copy_whiteouts(from: &Path, to: &Path) -> sys::Result<()> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let mode = std::fs::symlink_metadata(from).on("lstat", from.display())?.mode();
+    std::fs::create_dir(to).on("mkdir", to.display())?;
+    for entry in std::fs::read_dir(from).on("open", from.display())? {
+        let entry = entry.on("readdir", from.display())?;
+        let kind = entry.file_type().on("lstat", entry.path().display())?;
+        let place = to.join(entry.file_name());
+        if kind.is_dir() {
+            copy_whiteouts(&entry.path(), &place)?;
+        } else if kind.is_char_device() {
+            use nix::sys::stat::{Mode, SFlag, mknod};
+            mknod(&place, SFlag::S_IFCHR, Mode::empty(), 0).on("mknod", place.display())?;
+        }
+    }
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777);
+    std::fs::set_permissions(to, permissions).on("chmod", to.display())
 }
 
 fn is_mounted(path: &Path) -> sys::Result<bool> {
