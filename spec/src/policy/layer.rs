@@ -5,9 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::destination::Destination;
 use super::error::{Error, Place};
 use super::key::{Key, Kind, SESSION_VARIABLE, VARIABLE_PREFIX, nearest};
-use super::value::{self, Destination, DockerSocket, Executor, Fallback, Home, Network, ReportTarget};
+use super::value::{self, DockerSocket, Executor, Fallback, Home, Network, ReportTarget};
 use crate::git::Protection;
 use crate::id::SessionId;
 use crate::origin::{Origin, Sourced};

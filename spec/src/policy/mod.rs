@@ -6,6 +6,7 @@
 //! nothing is skipped: an unknown key, a key given twice, a variable with a typing error, a file that others
 //! can write are errors, because each of them would be a sandbox weaker than its owner believes.
 
+mod destination;
 mod error;
 mod file;
 mod key;
@@ -22,12 +23,13 @@ use crate::git::Protection;
 use crate::id::SessionId;
 use crate::origin::Sourced;
 
+pub use destination::{Destination, DestinationFault, Host};
 pub use error::{Error, Place};
 pub use key::{Key, Kind, SECTION, SESSION_VARIABLE, VARIABLE_PREFIX};
 pub use layer::{Layer, List};
 pub use read::{MAX_FILE, load, read_config};
 pub use resolve::{Context, resolve};
-pub use value::{Destination, DockerSocket, Executor, Fallback, Home, Host, Network, ReportTarget};
+pub use value::{DockerSocket, Executor, Fallback, Home, Network, ReportTarget};
 
 /// The session that a turn belongs to where nobody says otherwise.
 pub const DEFAULT_SESSION: &str = "default";
