@@ -1,4 +1,6 @@
-//! shim
+//! `codeoid-shim`: runs one turn of a coding agent inside a sandbox that an OCI bundle describes.
+
+mod cli;
 mod diagnostic;
 mod executor;
 mod layers;
@@ -7,16 +9,13 @@ mod supervise;
 mod sys;
 mod terminal;
 mod turn;
-fn main() {
-    let mut args: Vec<String> = std::env::args().collect();
-    let at = args.iter().position(|a| a == "--").unwrap();
-    let command = args.split_off(at + 1);
-    let cwd = std::env::current_dir().unwrap();
-    let home = std::env::var("HOME").map(std::path::PathBuf::from).unwrap();
-    let ctx = codeoid_spec::policy::Context { cwd, home };
-    let policy = codeoid_spec::policy::resolve(Default::default(), Default::default(), None, &ctx).unwrap();
-    match turn::run(&policy, command, None) {
-        Ok(code) => std::process::exit(code.into()),
-        Err(f) => { eprintln!("{f}"); std::process::exit(f.code.into()) }
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // libcontainer would hand on descriptors that a service manager meant for its own child (sd_listen_fds(3)).
+    if let Err(error) = sys::process::remove_variables(&["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]) {
+        return cli::report(&diagnostic::Failure::from_error("prepare the environment", &error));
     }
+    cli::main(std::env::args_os())
 }

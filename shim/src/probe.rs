@@ -42,6 +42,11 @@ pub fn host(runtime: Option<&Path>) -> Result<Host, Failure> {
     })
 }
 
+/// The caller's home: `$HOME`, else what the user database says.
+pub fn home() -> Option<PathBuf> {
+    homes(getuid(), std::env::var("HOME").ok().as_deref()).0
+}
+
 /// The home that the caller names, and the one that the user database has if it is another.
 fn homes(uid: Uid, named: Option<&str>) -> (Option<PathBuf>, Option<PathBuf>) {
     let directory = |path: PathBuf| {

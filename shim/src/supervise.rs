@@ -46,7 +46,9 @@ impl Signals {
         let mut set = SigSet::empty();
         FORWARDED.into_iter().for_each(|signal| set.add(signal));
         // Never acted upon by stopping: the relay decides when to stop, and gives the terminal back first.
-        [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGPIPE].map(|signal| set.add(signal));
+        for signal in [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGPIPE] {
+            set.add(signal);
+        }
         set.thread_block().doing("block signals")?;
         let mut watched = SigSet::empty();
         FORWARDED.into_iter().for_each(|signal| watched.add(signal));
