@@ -1,10 +1,15 @@
 //! `codeoid-shim`: runs one turn of a coding agent inside a sandbox that an OCI bundle describes.
 
+mod cgroup;
 mod cli;
 mod diagnostic;
 mod executor;
+mod hidden;
 mod layers;
 mod probe;
+mod report;
+mod seccomp;
+mod session;
 mod supervise;
 mod sys;
 mod terminal;
@@ -13,6 +18,14 @@ mod turn;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut args = std::env::args();
+    if args.nth(1).as_deref() == Some(executor::init::REEXEC) {
+        let init = args.next().and_then(|fd| fd.parse().ok()).and_then(executor::init::Init::from_descriptor);
+        match init {
+            Some(init) => init.run(),
+            None => return ExitCode::from(diagnostic::REFUSED),
+        }
+    }
     // libcontainer would hand on descriptors that a service manager meant for its own child (sd_listen_fds(3)).
     if let Err(error) = sys::process::remove_variables(&["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]) {
         return cli::report(&diagnostic::Failure::from_error("prepare the environment", &error));

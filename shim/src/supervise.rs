@@ -14,7 +14,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::diagnostic::{Doing, Failure};
-use crate::executor::libcontainer::message::{MAX, Message};
+use crate::executor::message::{MAX, Message};
 use crate::sys::process;
 use crate::terminal::Relay;
 
@@ -89,40 +89,6 @@ pub trait Watch {
 }
 
 impl Running {
-    /// Waits for the engine to say that the sandbox stands.
-    pub fn wait_started(&mut self) -> Result<(), Failure> {
-        loop {
-            match receive(self.socket.as_fd()).doing("hear from the sandbox")? {
-                Some((Message::Started { init }, _)) => {
-                    // Gone already: the command was short. Then there is nothing to signal.
-                    self.init = process::pidfd_open(Pid::from_raw(init)).ok();
-                    return Ok(());
-                }
-                Some((Message::Failed { what, why, hint }, _)) => {
-                    self.reap();
-                    let failure = Failure::new(what, why);
-                    return Err(match hint {
-                        Some(hint) => failure.hint(hint),
-                        None => failure,
-                    });
-                }
-                Some((Message::InitFailed { step, errno }, _)) => {
-                    self.reap();
-                    return Err(Failure::new(format!("start the command: {step}"), describe(errno)));
-                }
-                Some(_) => {}
-                None => {
-                    self.reap();
-                    return Err(Failure::new("start the sandbox", "the engine ended without a word"));
-                }
-            }
-        }
-    }
-
-    fn reap(&self) {
-        let _ = waitpid(self.child, None);
-    }
-
     fn signal(&self, signal: Signal) {
         if let Some(init) = &self.init {
             let _ = process::pidfd_send_signal(init.as_fd(), signal);
@@ -134,9 +100,11 @@ impl Running {
         let _ = process::pidfd_send_signal(self.pidfd.as_fd(), Signal::SIGKILL);
     }
 
-    /// Waits until the command has ended and nothing of the sandbox is left.
+    /// Waits until the command has ended and nothing of the sandbox is left. `joinable` is called once, when
+    /// later turns of the session may join this one's namespaces.
     pub fn wait(
         mut self,
+        joinable: impl FnOnce(Pid) -> Result<(), Failure>,
         signals: &Signals,
         terminal: [bool; 3],
         timeout: Option<Duration>,
@@ -148,6 +116,8 @@ impl Running {
         let mut relay: Option<Relay> = None;
         let mut terminated: Option<Instant> = None;
         let mut socket_open = true;
+        let mut joinable = Some(joinable);
+        let mut failed: Option<Failure> = None;
         loop {
             let deadline = match (terminated, timeout) {
                 (Some(at), _) => Some(at + GRACE),
@@ -201,29 +171,48 @@ impl Running {
             }
             if !ready[2].is_empty() && socket_open {
                 match receive(self.socket.as_fd()) {
-                    Ok(Some((message, fd))) => match message {
+                    Ok(Some(received)) => match received.message {
                         Message::Exited { code, signal } => {
                             ended.exit = Exit { code, signal };
                             known = true;
                         }
                         Message::ExecFailed { errno } => ended.exec_error = Some(errno),
-                        Message::InitFailed { step, errno } => {
-                            let _ = waitpid(self.child, None);
-                            let what = format!("start the command: {step}");
-                            return Err(Failure::new(what, describe(errno)));
+                        Message::Up => {
+                            // Gone already: the command was short. Then there is nothing to signal.
+                            self.init = received.sender.and_then(|pid| process::pidfd_open(pid).ok());
                         }
-                        Message::Terminal => relay = fd.and_then(|fd| Relay::new(fd, terminal)),
+                        Message::Terminal => relay = received.fd.and_then(|fd| Relay::new(fd, terminal)),
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),
-                        _ => {}
+                        Message::Joinable => {
+                            if let Some(joinable) = joinable.take() {
+                                if let Err(failure) = joinable(self.child) {
+                                    self.kill();
+                                    failed = Some(failure);
+                                }
+                            }
+                        }
+                        Message::InitFailed { step, errno } => {
+                            let what = format!("start the command: {step}");
+                            failed = Some(Failure::new(what, describe(errno)));
+                        }
+                        Message::Failed { what, why, hint } => {
+                            let failure = Failure::new(what, why);
+                            failed = Some(match hint {
+                                Some(hint) => failure.hint(hint),
+                                None => failure,
+                            });
+                        }
                     },
-                    Ok(None) => socket_open = false,
                     Err(Errno::EINTR | Errno::EAGAIN) => {}
-                    Err(_) => socket_open = false,
+                    Ok(None) | Err(_) => socket_open = false,
                 }
                 continue;
             }
             if ready[0].contains(PollFlags::POLLIN) {
                 let status = waitpid(self.child, Some(WaitPidFlag::WNOHANG));
+                if let Some(failure) = failed {
+                    return Err(failure);
+                }
                 if let Some(relay) = &mut relay {
                     let _ = relay.drain();
                 }
@@ -265,25 +254,35 @@ fn describe(errno: i32) -> String {
     Errno::from_raw(errno).desc().to_owned()
 }
 
-/// Reads one message, with a descriptor if there is one; `None` at the end.
-fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<(Message, Option<OwnedFd>)>> {
+/// A message with what came along.
+struct Received {
+    message: Message,
+    fd: Option<OwnedFd>,
+    sender: Option<Pid>,
+}
+
+/// Reads one message; `None` at the end.
+fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Received>> {
     let mut bytes = [0u8; MAX];
-    let mut space = nix::cmsg_space!([i32; 1]);
-    let (count, fd) = {
+    let mut space = nix::cmsg_space!([i32; 1], nix::sys::socket::UnixCredentials);
+    let (mut fd, mut sender) = (None, None);
+    let count = {
         let mut iov = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let message = recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut space), flags)?;
-        let mut fd = None;
         for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(fds) = control {
-                fd = fds.first().and_then(|&raw| process::received(raw));
+            match control {
+                ControlMessageOwned::ScmRights(fds) => {
+                    fd = fds.first().and_then(|&raw| process::received(raw));
+                }
+                ControlMessageOwned::ScmCredentials(credentials) => {
+                    sender = Some(Pid::from_raw(credentials.pid()));
+                }
+                _ => {}
             }
         }
-        (message.bytes, fd)
+        message.bytes
     };
-    if count == 0 {
-        return Ok(None);
-    }
-    // Whoever writes to this socket is our own code; a message that is none is passed over.
-    Ok(Some((Message::decode(&bytes[..count]).unwrap_or(Message::Joinable), fd)))
+    let message = Message::decode(&bytes[..count]);
+    Ok(message.map(|message| Received { message, fd, sender }))
 }

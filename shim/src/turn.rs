@@ -1,45 +1,136 @@
 //! The turn, from what was asked to what is reported: policy, plan, bundle, executor, check. Read from top to
 //! bottom; every decision is made here or above, none below.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use codeoid_spec::bundle;
-use codeoid_spec::host::HostTree;
+use codeoid_spec::host::{Cached, HostTree};
 use codeoid_spec::id::TurnId;
-use codeoid_spec::plan;
+use codeoid_spec::plan::{self, Plan};
 use codeoid_spec::policy::Policy;
+use codeoid_spec::report::{Timing, TurnReport};
 
+use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure};
-use crate::executor::libcontainer;
+use crate::executor::{self, coverage};
+use crate::report::Target;
+use crate::session::{self, Neighbours, Record, Session};
 use crate::supervise::Signals;
-use crate::{layers, probe};
+use crate::{hidden, layers, probe, seccomp};
 
 /// Runs a turn and returns the exit code.
 pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<u8, Failure> {
+    let started = Instant::now();
     let signals = Signals::take()?;
+    let target = policy.report.as_ref().map(|report| Target::open(&report.value)).transpose()?;
     let host = probe::host(runtime)?;
-    let workspace = plan::workspace(policy, &host, &HostTree).map_err(refused)?;
+    let tree = Cached::new(HostTree);
+
+    // Policy -> plan.
+    let workspace = plan::workspace(policy, &host, &tree).map_err(refused)?;
     let turn = TurnId::now();
+    let secrets = hidden::defaults(&host);
     let request =
         plan::Request { turn: turn.clone(), command, workspace, guard: None, config_file: None };
-    let plan = plan::resolve(policy, &host, &HostTree, request, &[]).map_err(refused)?;
+    let plan = plan::resolve(policy, &host, &tree, request, &secrets).map_err(refused)?;
+    let choice = executor::choose(policy)?;
+    let coverage = coverage::linux(&plan, policy);
+    let weaker = coverage::judge(&coverage, policy, choice.name())?;
+    let resolved = started.elapsed();
+
+    // Plan -> bundle.
     let dir = host.state.turn(&turn);
+    let stage = dir.join("stage");
     layers::private_dir(&host.state.turns()).doing("make the state directory")?;
     layers::private_dir(&dir).doing("make the turn's directory")?;
+    layers::private_dir(&stage).doing("make the turn's directory")?;
+    let session = Session::new(&host.state, &plan.session);
+    let lock = session.lock()?;
     let layout = layers::make(&plan, &host, None)?;
     let spec = bundle::config(&plan, &layout).doing("write the bundle")?;
     spec.save(dir.join("config.json")).doing("write the bundle")?;
-    let stage = dir.join("stage");
-    layers::private_dir(&stage).doing("make the turn's directory")?;
-    let mut running = libcontainer::start(&dir, &spec, stage, None)?;
-    running.wait_started()?;
-    let timeout = plan.limits.timeout.as_ref().map(|limit| limit.value);
-    let ended = running.wait(&signals, plan.terminal, timeout, &mut [])?;
-    std::fs::remove_dir_all(&dir).doing("clean up")?;
-    if let Some(errno) = ended.exec_error {
-        return Err(not_executed(&plan.command[0], errno));
+    let profile = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
+    let filter =
+        profile.map(|profile| seccomp::program(profile, &host.runtime.join("layers"))).transpose()?;
+    let cgroups = cgroups(&plan)?;
+    let home = home_digest(&plan);
+    let join = match lock.neighbours(&home) {
+        Neighbours::None => None,
+        Neighbours::Join(engine) => Some(engine),
+        Neighbours::Differs => {
+            return Err(Failure::new(
+                format!("start a turn of session {}", plan.session),
+                "another of its turns is running whose home hides something else",
+            )
+            .hint("wait for it, use the same rules, or use another session"));
+        }
+    };
+    remember(&lock, &session, &plan)?;
+    let built = started.elapsed();
+
+    // Bundle -> executor.
+    let running = executor::Start {
+        bundle: &dir,
+        spec: &spec,
+        stage,
+        join,
+        cgroups: cgroups.entrances.clone(),
+        filter,
+        runtime: choice.runtime(),
     }
-    Ok(u8::try_from(ended.exit.shell_code()).unwrap_or(255))
+    .run()?;
+    let timeout = plan.limits.timeout.as_ref().map(|limit| limit.value);
+    let joinable = |engine| {
+        let registered = lock.register(&turn, engine, &home);
+        drop(lock);
+        registered
+    };
+    let ended = running.wait(joinable, &signals, plan.terminal, timeout, &mut []);
+    let ran = started.elapsed();
+
+    // Executor -> check.
+    session::unregister(&session, &turn);
+    std::fs::remove_dir_all(&dir).doing("clean up")?;
+    let ended = ended?;
+    let mut warnings = plan.warnings.clone();
+    warnings.extend(weaker.iter().cloned());
+    if ended.timed_out {
+        warnings.push("the time limit ended the command".to_owned());
+    }
+    if cgroups.out_of_memory() {
+        warnings.push("the memory limit ended a process of the turn".to_owned());
+    }
+    drop(cgroups);
+    let finished = started.elapsed();
+    if let Some(target) = target {
+        let ms = |from: std::time::Duration, to: std::time::Duration| (to - from).as_secs_f64() * 1000.0;
+        target.write(&TurnReport {
+            version: 1,
+            session: plan.session.clone(),
+            turn,
+            executor: choice.name().to_owned(),
+            sandbox: "sandboxed".to_owned(),
+            limits: weaker,
+            command: plan.command.clone(),
+            exit: ended.exit,
+            coverage,
+            findings: Vec::new(),
+            promoted: Vec::new(),
+            containers_removed: 0,
+            warnings,
+            timing_ms: Timing {
+                resolve: ms(std::time::Duration::ZERO, resolved),
+                build: ms(resolved, built),
+                run: ms(built, ran),
+                finish: ms(ran, finished),
+            },
+        })?;
+    }
+    match ended.exec_error {
+        Some(errno) => Err(not_executed(&plan.command[0], errno)),
+        None => Ok(u8::try_from(ended.exit.shell_code()).unwrap_or(255)),
+    }
 }
 
 fn refused(error: plan::Error) -> Failure {
@@ -48,6 +139,38 @@ fn refused(error: plan::Error) -> Failure {
         Some(hint) => failure.hint(hint),
         None => failure,
     }
+}
+
+fn cgroups(plan: &Plan) -> Result<Cgroups, Failure> {
+    if !plan.limits.any_resource() {
+        return Ok(Cgroups::default());
+    }
+    let hierarchies = Hierarchies::read().doing("look at the cgroups of this host")?;
+    Cgroups::make(&plan.limits, &plan.turn, &hierarchies).map_err(|error| {
+        Failure::new(format!("rule {}", error.rule), format!("it cannot be enforced here: {}", error.why)).hint(
+            "drop the limit, or start codeoid-shim in a cgroup of yours: `systemd-run --user --scope -p Delegate=yes …`",
+        )
+    })
+}
+
+/// What the home layer hides, in short: turns share it only if this is the same.
+fn home_digest(plan: &Plan) -> String {
+    let Some(cover) = plan.covers.iter().find(|cover| cover.upper) else { return String::new() };
+    let hidden: Vec<&PathBuf> =
+        plan.hidden.iter().map(|hidden| &hidden.value).filter(|path| path.starts_with(&cover.root)).collect();
+    let text = format!("{} {hidden:?}", cover.root.display());
+    codeoid_spec::id::hex8(&[text.as_bytes()]) + &codeoid_spec::id::hex8(&[b"home", text.as_bytes()])
+}
+
+fn remember(lock: &session::Locked<'_>, session: &Session, plan: &Plan) -> Result<(), Failure> {
+    let mut record = session.record()?.unwrap_or_else(|| Record::new(plan.session.clone()));
+    record.workspace = Some(plan.workspace.clone());
+    if let Some(guard) = &plan.guard {
+        record.repository = Some(guard.repository.common_dir.clone());
+        record.worktree_folders.clone_from(&guard.repository.session_folders);
+    }
+    record.turns += 1;
+    lock.write(&record)
 }
 
 fn not_executed(command: &str, errno: i32) -> Failure {

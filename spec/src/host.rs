@@ -56,6 +56,37 @@ impl Tree for HostTree {
     }
 }
 
+/// Remembers what another tree said: a plan asks for the same directories many times over.
+#[derive(Debug, Default)]
+pub struct Cached<T> {
+    tree: T,
+    nodes: std::cell::RefCell<std::collections::HashMap<PathBuf, Option<Node>>>,
+}
+
+impl<T: Tree> Cached<T> {
+    /// A memory of what this tree says from now on.
+    pub fn new(tree: T) -> Self {
+        Self { tree, nodes: std::cell::RefCell::default() }
+    }
+}
+
+impl<T: Tree> Tree for Cached<T> {
+    fn node(&self, path: &Path) -> Option<Node> {
+        if let Some(node) = self.nodes.borrow().get(path) {
+            return node.clone();
+        }
+        // Below what is missing, everything is.
+        let parent_missing = path.parent().is_some_and(|at| self.nodes.borrow().get(at) == Some(&None));
+        let node = if parent_missing { None } else { self.tree.node(path) };
+        self.nodes.borrow_mut().insert(path.to_owned(), node.clone());
+        node
+    }
+
+    fn real(&self, path: &Path) -> Option<PathBuf> {
+        self.tree.real(path)
+    }
+}
+
 /// This host and this caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {

@@ -125,3 +125,28 @@ pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
 }
+
+/// Lets a descriptor survive execve(2).
+pub fn keep_on_exec(fd: RawFd) -> nix::Result<()> {
+    // SAFETY: plain integers.
+    Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }).map(drop)
+}
+
+/// Loads a compiled system call filter (seccomp(2)); needs no_new_privs.
+pub fn load_filter(program: &[u8]) -> nix::Result<()> {
+    let instructions: Vec<libc::sock_filter> = program
+        .chunks_exact(8)
+        .map(|bytes| libc::sock_filter {
+            code: u16::from_ne_bytes([bytes[0], bytes[1]]),
+            jt: bytes[2],
+            jf: bytes[3],
+            k: u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        })
+        .collect();
+    let length = u16::try_from(instructions.len()).map_err(|_| Errno::EINVAL)?;
+    let filter = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies `len` instructions from a live vector of that length.
+    let done =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) };
+    Errno::result(done).map(drop)
+}

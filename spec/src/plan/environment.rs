@@ -81,7 +81,7 @@ fn verdict(policy: &Policy, name: &str, closed: bool) -> Option<String> {
         return Some("it configures codeoid-shim itself".to_owned());
     }
     let named = |list: &[crate::origin::Sourced<String>]| {
-        list.iter().find(|pattern| matches(&pattern.value, name)).map(|pattern| pattern.origin.to_string())
+        list.iter().find(|pattern| secrets::matches(&pattern.value, name)).map(|pattern| pattern.origin.to_string())
     };
     if let Some(origin) = named(&policy.env_drop) {
         return Some(format!("the policy drops it ({origin})"));
@@ -90,17 +90,6 @@ fn verdict(policy: &Policy, name: &str, closed: bool) -> Option<String> {
         return None;
     }
     secrets::env_verdict(name, closed).map(|rule| rule.why.to_owned())
-}
-
-/// `*` stands for any characters.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((head, tail)) => {
-            let Some(rest) = name.strip_prefix(head) else { return false };
-            (0..=rest.len()).filter(|&at| rest.is_char_boundary(at)).any(|at| matches(tail, &rest[at..]))
-        }
-    }
 }
 
 fn is_config_pair(name: &str) -> bool {
@@ -145,19 +134,5 @@ fn set(env: &mut Vec<(String, String)>, name: &str, value: &str) {
     match env.iter_mut().find(|(known, _)| known == name) {
         Some((_, old)) => value.clone_into(old),
         None => env.push((name.to_owned(), value.to_owned())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns() {
-        assert!(matches("AWS_*", "AWS_SECRET_ACCESS_KEY"));
-        assert!(matches("*_TOKEN", "GH_TOKEN"));
-        assert!(matches("A*B*C", "AxxByyC"));
-        assert!(!matches("A*B", "AxC"));
-        assert!(!matches("PATH", "PATHS"));
     }
 }

@@ -38,6 +38,7 @@ pub(super) fn build(
         hidden: Vec::new(),
         masked: Vec::new(),
         plain: BTreeMap::new(),
+        plain_home: None,
     };
     view.system();
     view.home(&home)?;
@@ -176,6 +177,8 @@ struct View<'a> {
     hidden: Vec<Sourced<PathBuf>>,
     masked: Vec<PathBuf>,
     plain: BTreeMap<PathBuf, Plain>,
+    /// The home, where it cannot be covered: then what is hidden in it is masked.
+    plain_home: Option<PathBuf>,
 }
 
 impl View<'_> {
@@ -219,13 +222,23 @@ impl View<'_> {
             _ => None,
         };
         let home_mode = mode(home).ok_or(Error::NoHome)?;
-        match self.policy.home.value {
-            Home::Overlay => self.covers.push(Cover::new(home.to_owned(), home_mode, true)),
-            Home::Readonly => self.covers.push(Cover::new(home.to_owned(), home_mode, false)),
-            Home::Hidden => {
-                self.push(home, Kind::Tmpfs { mode: home_mode, devices: false }, "home", "an empty home", origin);
+        let mounted = (!self.host.is_root()).then(|| self.host.mounts_below(home).next()).flatten();
+        match (self.policy.home.value, mounted) {
+            (Home::Overlay | Home::Readonly, Some(mounted)) => {
+                // In a user namespace the kernel refuses a lower layer with mounts on it (EINVAL).
+                if !self.policy.fallback.contains_key("home") {
+                    return Err(Error::HomeMounts { home: home.to_owned(), mounted: mounted.to_owned() });
+                }
+                let why = "the home, read-only; what is hidden is masked";
+                self.bind(home, Access::Read, "home", why, origin);
+                self.plain_home = Some(home.to_owned());
             }
+            (mode, _) => self.cover_home(mode, home, home_mode, origin),
         }
+        let mode = |path: &Path| match self.tree.node(path) {
+            Some(Node::Directory { mode }) => Some(mode),
+            _ => None,
+        };
         if let Some(other) = &self.host.other_home {
             if let Some(mode) = mode(other).filter(|_| !other.starts_with(home) && !home.starts_with(other)) {
                 self.covers.push(Cover::new(other.clone(), mode, false));
@@ -237,6 +250,17 @@ impl View<'_> {
             }
         }
         Ok(())
+    }
+
+    fn cover_home(&mut self, mode: Home, home: &Path, home_mode: u32, origin: Origin) {
+        match mode {
+            Home::Overlay => self.covers.push(Cover::new(home.to_owned(), home_mode, true)),
+            Home::Readonly => self.covers.push(Cover::new(home.to_owned(), home_mode, false)),
+            Home::Hidden => {
+                let kind = Kind::Tmpfs { mode: home_mode, devices: false };
+                self.push(home, kind, "home", "an empty home", origin);
+            }
+        }
     }
 
     /// Collects what is seen as it is on the host: by path, so that parents are mounted before children.
@@ -344,54 +368,73 @@ impl View<'_> {
     fn hide(&mut self, secrets: &[Sourced<PathBuf>]) -> Result<(), Error> {
         let own = [self.host.state.path().to_owned(), self.host.runtime.clone()];
         let own = own.into_iter().map(Sourced::default_rule);
-        let all: Vec<_> = self.policy.hide.iter().cloned().chain(secrets.iter().cloned()).chain(own).collect();
-        for asked in all {
-            for path in self.places(&asked.value) {
-                let workspace = &self.request.workspace;
-                if workspace.starts_with(&path) {
-                    return Err(Error::WorkspaceHidden {
-                        workspace: workspace.clone(),
-                        hidden: path,
-                        origin: asked.origin.clone(),
-                    });
-                }
-                if path == Path::new("/") || self.host.home.as_deref() == Some(&path) {
-                    return Err(Error::Path {
-                        rule: "hide",
-                        path,
-                        why: "it holds everything; use `home: hidden` for an empty home".to_owned(),
-                        origin: asked.origin.clone(),
-                    });
-                }
-                self.hide_one(&path);
-                self.hidden.push(Sourced::new(path, asked.origin.clone()));
+        let mut places = Vec::new();
+        let mut known = BTreeMap::new();
+        for asked in self.policy.hide.iter().cloned().chain(secrets.iter().cloned()).chain(own) {
+            for path in self.places(&asked.value, &mut known) {
+                places.push(Sourced::new(path, asked.origin.clone()));
             }
+        }
+        // A cover of a directory serves for all that is hidden below it, so the highest come first.
+        places.sort_by_key(|place| depth(&place.value));
+        for place in places {
+            let workspace = &self.request.workspace;
+            if workspace.starts_with(&place.value) {
+                return Err(Error::WorkspaceHidden {
+                    workspace: workspace.clone(),
+                    hidden: place.value,
+                    origin: place.origin,
+                });
+            }
+            let home = self.host.home.as_ref().is_some_and(|home| home.starts_with(&place.value));
+            if home {
+                return Err(Error::Path {
+                    rule: "hide",
+                    path: place.value,
+                    why: "the home is in there; use `home: hidden` for an empty home".to_owned(),
+                    origin: place.origin,
+                });
+            }
+            if self.hidden.iter().any(|hidden| place.value == hidden.value) {
+                continue;
+            }
+            self.hide_one(&place.value);
+            self.hidden.push(place);
         }
         Ok(())
     }
 
     /// The names under which a hidden thing is to be found: its own, with the directories above it resolved,
     /// and where it is a symbolic link, also what it leads to.
-    fn places(&self, path: &Path) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        let mut missing = Vec::new();
-        let mut above = path;
-        // The nearest directory above that exists, resolved; what is missing below it stays as it is written.
-        let named = loop {
-            let (Some(parent), Some(name)) = (above.parent(), above.file_name()) else {
-                break path.to_owned();
-            };
-            missing.push(name.to_owned());
-            above = parent;
-            if let Some(real) = self.tree.real(above) {
-                break missing.iter().rev().fold(real, |at, name| at.join(name));
-            }
+    fn places(&self, path: &Path, known: &mut BTreeMap<PathBuf, PathBuf>) -> Vec<PathBuf> {
+        let named = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => self.resolved(parent, known).join(name),
+            _ => path.to_owned(),
         };
-        found.push(named);
-        if let Some(target) = self.tree.real(path).filter(|target| !found.contains(target)) {
-            found.push(target);
+        let target = match self.tree.node(&named) {
+            Some(Node::Link(_)) => self.tree.real(&named),
+            _ => None,
+        };
+        std::iter::once(named).chain(target).collect()
+    }
+
+    /// A directory with its symbolic links resolved, as far as it exists; what is missing stays as written.
+    fn resolved(&self, dir: &Path, known: &mut BTreeMap<PathBuf, PathBuf>) -> PathBuf {
+        if let Some(real) = known.get(dir) {
+            return real.clone();
         }
-        found
+        let real = match (dir.parent(), dir.file_name()) {
+            (Some(parent), Some(name)) => {
+                let at = self.resolved(parent, known).join(name);
+                match self.tree.node(&at) {
+                    Some(Node::Link(_)) => self.tree.real(&at).unwrap_or(at),
+                    _ => at,
+                }
+            }
+            _ => dir.to_owned(),
+        };
+        known.insert(dir.to_owned(), real.clone());
+        real
     }
 
     fn hide_one(&mut self, path: &Path) {
@@ -403,7 +446,8 @@ impl View<'_> {
             (Some(_), None) => true,
             (None, _) => false,
         };
-        if plain_wins {
+        let in_plain_home = self.plain_home.as_ref().is_some_and(|home| path.starts_with(home));
+        if plain_wins || in_plain_home {
             self.masked.push(path.to_owned());
             return;
         }
@@ -423,7 +467,8 @@ impl View<'_> {
         match self.tree.node(parent) {
             Some(Node::Directory { mode }) if parent != Path::new("/") => {
                 // An overlay shows nothing of what is mounted below; then the path itself is masked.
-                if self.host.mounts_below(parent).next().is_some() || !self.readable(parent) {
+                // As root it does not matter: what is mounted below is bound again.
+                if !self.host.is_root() && self.host.mounts_below(parent).next().is_some() {
                     self.masked.push(path.to_owned());
                     return;
                 }
@@ -435,10 +480,6 @@ impl View<'_> {
             // The parent is out of the caller's sight, or does not exist; then nothing can be read there.
             None => {}
         }
-    }
-
-    fn readable(&self, dir: &Path) -> bool {
-        self.tree.real(dir).is_some()
     }
 
     fn place_overlays(&mut self) {

@@ -9,8 +9,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use libcontainer::oci_spec::runtime::Spec;
-use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
+use ::libcontainer::oci_spec::runtime::Spec;
+use ::libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::pty::Winsize;
@@ -18,6 +18,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use serde::{Deserialize, Serialize};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, setpgid, tcsetpgrp};
 
 use super::message::Message;
@@ -30,7 +31,7 @@ const ALIVE: RawFd = 4;
 
 /// What init needs to know. Everything is prepared before the fork, since libcontainer replaces the
 /// environment on the way.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Init {
     argv: Vec<CString>,
     envp: Vec<CString>,
@@ -42,7 +43,13 @@ pub struct Init {
     /// Which of the standard streams are the new terminal; all false: no terminal.
     terminal: [bool; 3],
     window: Option<(u16, u16)>,
+    umask: Option<u32>,
+    /// The system call filter as a program, if nobody has loaded it before.
+    filter: Option<Vec<u8>>,
 }
+
+/// The argument after which this program, run again as process 1 by a runtime that knows no init, is init.
+pub const REEXEC: &str = "codeoid-init-from-fd";
 
 /// A string of the command or its environment holds a NUL byte.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +68,8 @@ impl Init {
         alive: RawFd,
         terminal: [bool; 3],
         window: Option<(u16, u16)>,
+        umask: Option<u32>,
+        filter: Option<Vec<u8>>,
     ) -> Result<Self, NulByte> {
         let strings = |list: &[String], what| {
             list.iter()
@@ -77,10 +86,21 @@ impl Init {
             alive,
             terminal,
             window,
+            umask,
+            filter,
         })
     }
 
-    fn run(&self) -> ! {
+    /// Reads what it needs from a descriptor that was kept open for it.
+    pub fn from_descriptor(fd: RawFd) -> Option<Self> {
+        let mut text = Vec::new();
+        let mut file = std::fs::File::from(process::received(fd)?);
+        std::io::Read::read_to_end(&mut file, &mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Runs as process 1; never returns.
+    pub fn run(&self) -> ! {
         let code = match self.start() {
             Ok(code) => code,
             Err((step, errno)) => {
@@ -93,6 +113,7 @@ impl Init {
 
     fn start(&self) -> Result<i32, (&'static str, Errno)> {
         self.arrange_descriptors()?;
+        let _ = nix::sys::prctl::set_name(c"codeoid-init");
         nix::sys::prctl::set_dumpable(false).map_err(|errno| ("prctl(PR_SET_DUMPABLE)", errno))?;
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| ("prctl(PR_SET_PDEATHSIG)", errno))?;
         // The engine may have died before the line above; getppid() is 0 in here and cannot tell.
@@ -102,8 +123,14 @@ impl Init {
             _ => return Ok(125),
         }
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(|e| ("sigprocmask", e))?;
+        if let Some(filter) = &self.filter {
+            process::load_filter(filter).map_err(|errno| ("seccomp", errno))?;
+        }
+        send(&Message::Up);
         let terminal = self.open_terminal()?;
-        // SAFETY is in the wrapper: init has one thread.
+        if let Some(mask) = self.umask {
+            nix::sys::stat::umask(Mode::from_bits_truncate(mask));
+        }
         match process::fork_in_init().map_err(|errno| ("fork", errno))? {
             ForkResult::Child => self.become_command(terminal.as_ref()),
             ForkResult::Parent { child } => {
@@ -306,7 +333,7 @@ mod tests {
 
     #[test]
     fn nul_bytes_are_refused() {
-        let init = Init::new(&["a\0b".to_owned()], &[], 3, 4, [false; 3], None);
+        let init = Init::new(&["a\0b".to_owned()], &[], 3, 4, [false; 3], None, None, None);
         assert_eq!(init.unwrap_err().to_string(), "the command contains a NUL byte");
     }
 }

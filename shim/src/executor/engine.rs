@@ -1,5 +1,6 @@
-//! The engine: a process forked from the supervisor that enters the namespaces, builds the mount tree, lets
-//! libcontainer start the sandbox's init, and waits for it. It dies with the supervisor, and init with it.
+//! The engine: a process forked from the supervisor that enters the namespaces, mounts what only it can
+//! mount (the home layer, shared by the turns of a session), and then starts the sandbox in the executor's own
+//! way. It dies with the supervisor, and the sandbox's init with it.
 //!
 //! It maps the user namespace itself, because libcontainer can neither map an id onto itself nor avoid a
 //! cgroup manager that an ordinary user has no rights for; the bundle says `0 -> caller`, which every runtime
@@ -8,8 +9,6 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use libcontainer::container::builder::ContainerBuilder;
-use libcontainer::syscall::syscall::SyscallType;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -17,11 +16,12 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, getppid};
-use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::init::Init;
 use super::message::Message;
-use super::stage::{self, Overlay, Stage};
+use super::stage::{self, Overlay};
+use super::{bubblewrap, libcontainer};
 use crate::sys::{self, Context, mount as m, process};
 
 /// All that the engine needs, prepared by the supervisor.
@@ -52,23 +52,57 @@ pub struct Engine<'a> {
     pub init: Init,
     /// The unique name that libcontainer gets.
     pub id: String,
+    /// The cgroups to enter: files that take a `0`.
+    pub cgroups: Vec<PathBuf>,
+    /// The bundle's system call filter, for bubblewrap; with libcontainer init has it.
+    pub filter: Option<Vec<u8>>,
+    /// What starts the sandbox.
+    pub runtime: Runtime,
+}
+
+/// What starts the sandbox from inside the engine's namespaces.
+#[derive(Debug, Clone)]
+pub enum Runtime {
+    /// youki's library, in this process.
+    Libcontainer,
+    /// bubblewrap.
+    Bubblewrap {
+        /// The program.
+        program: PathBuf,
+    },
 }
 
 /// Why the engine could not start the sandbox.
 #[derive(Debug, thiserror::Error)]
-enum Error {
+pub enum Error {
+    /// The limits could not be entered.
+    #[error("enter the cgroup of the turn's limits")]
+    Cgroup(#[source] sys::Error),
+    /// Namespaces could not be entered.
     #[error("enter the namespaces")]
     Namespaces(#[source] sys::Error),
+    /// The id map could not be written.
     #[error("write the user namespace's id map")]
     Map(#[source] sys::Error),
+    /// Something of our own could not be mounted.
     #[error("prepare the mount namespace")]
     Mounts(#[source] sys::Error),
+    /// A mount of the bundle could not be made.
     #[error("build the sandbox's view")]
     Stage(#[from] stage::Error),
+    /// The runtime's configuration could not be written.
     #[error("write the runtime's configuration")]
     Config(#[source] Box<dyn std::error::Error>),
+    /// libcontainer failed.
     #[error("start the sandbox")]
-    Libcontainer(#[from] libcontainer::error::LibcontainerError),
+    Libcontainer(#[from] ::libcontainer::error::LibcontainerError),
+    /// The bundle cannot be put into bubblewrap's words.
+    #[error("put the bundle into bubblewrap's words")]
+    Translate(#[from] bubblewrap::Error),
+    /// bubblewrap could not be started.
+    #[error("start bubblewrap")]
+    Bubblewrap(#[source] sys::Error),
+    /// The supervisor died meanwhile.
     #[error("the supervisor is gone")]
     Orphaned,
 }
@@ -83,10 +117,10 @@ impl Engine<'_> {
                 process::exit_now(125);
             }
         };
-        self.send(&Message::Started { init: init.as_raw() });
         // Later turns of the session join these namespaces by our pid, which a process that is not dumpable
         // does not allow (ptrace(2), PTRACE_MODE_READ); libcontainer has made us so.
         let _ = nix::sys::prctl::set_dumpable(true);
+        self.send(&Message::Joinable);
         loop {
             match waitpid(init, None) {
                 Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => break,
@@ -96,7 +130,8 @@ impl Engine<'_> {
         process::exit_now(0)
     }
 
-    fn send(&self, message: &Message) {
+    /// Tells the supervisor something.
+    pub fn send(&self, message: &Message) {
         let _ = send(self.status.as_raw_fd(), &message.encode(), MsgFlags::MSG_NOSIGNAL);
     }
 
@@ -104,6 +139,9 @@ impl Engine<'_> {
         // libcontainer asks for the working directory and comes back to it.
         chdir("/").on("chdir", "/").map_err(Error::Mounts)?;
         nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+        for entrance in &self.cgroups {
+            std::fs::write(entrance, "0").on("write", entrance.display()).map_err(Error::Cgroup)?;
+        }
         self.enter_namespaces()?;
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
             .on("prctl", "PR_SET_PDEATHSIG")
@@ -111,20 +149,30 @@ impl Engine<'_> {
         if getppid() != self.supervisor {
             return Err(Error::Orphaned);
         }
-        let config = self.prepare()?;
-        let mut container = ContainerBuilder::new(self.id.clone(), SyscallType::Linux)
-            .with_executor(self.init.clone())
-            .with_root_path(config.join("state"))?
-            .as_init(config.join("bundle"))
-            .with_systemd(false)
-            .with_detach(true)
-            .build()?;
-        container.start()?;
-        let init = Pid::from_raw(container.pid().ok_or(Error::Orphaned)?.as_raw());
-        // What follows in these namespaces is a later turn of the session: it must find them as we did.
-        let _ = umount2("/sys/fs/cgroup", MntFlags::MNT_DETACH);
+        self.cover_stage().map_err(Error::Mounts)?;
+        match &self.runtime {
+            Runtime::Libcontainer => libcontainer::start(self),
+            Runtime::Bubblewrap { program } => bubblewrap::start(self, program),
+        }
+    }
+
+    /// Puts a private tmpfs on the stage directory: it is seen by nobody else and goes with this process.
+    fn cover_stage(&self) -> sys::Result<()> {
+        let stage = m::open_path(None, &self.stage)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        m::mount_new("tmpfs", "codeoid", stage.as_fd(), flags, "mode=0700", &self.stage)?;
+        // Neither this nor the home layer of an earlier turn is to be cloned along with the host's tree.
+        leave_out(&self.stage)?;
+        match &self.merged {
+            Some(merged) if self.join.is_some() && is_mounted(merged)? => leave_out(merged),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the stage away again: what follows in these namespaces is a later turn of the session, and it
+    /// must find them as we did.
+    pub fn uncover_stage(&self) {
         let _ = umount2(&self.stage, MntFlags::MNT_DETACH);
-        Ok(init)
     }
 
     fn enter_namespaces(&self) -> Result<(), Error> {
@@ -161,52 +209,10 @@ impl Engine<'_> {
         namespaces.is_some_and(|list| list.iter().any(|ns| ns.typ() == kind && ns.path().is_none()))
     }
 
-    /// Builds the mount tree and writes the configuration that libcontainer reads. Returns the directory of
-    /// both, a tmpfs that nobody else sees and that goes with this process.
-    fn prepare(&self) -> Result<PathBuf, Error> {
-        let dir = &self.stage;
-        let stage = m::open_path(None, dir).map_err(Error::Mounts)?;
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        m::mount_new("tmpfs", "codeoid", stage.as_fd(), flags, "mode=0700", dir).map_err(Error::Mounts)?;
-        // Neither this nor the home layer of an earlier turn is to be cloned along with the host's tree.
-        leave_out(dir).map_err(Error::Mounts)?;
-        if let Some(merged) = &self.merged {
-            if self.join.is_some() && is_mounted(merged).map_err(Error::Mounts)? {
-                leave_out(merged).map_err(Error::Mounts)?;
-            }
-        }
-        let make = |name: &str| -> Result<(), Error> {
-            std::fs::create_dir(dir.join(name)).on("mkdir", dir.join(name).display()).map_err(Error::Mounts)
-        };
-        for name in ["root", "bundle", "state"] {
-            make(name)?;
-        }
-        let rootfs = self.spec.root().as_ref().map_or_else(|| Path::new("rootfs"), |root| root.path());
-        let staged = Stage::new(dir, &self.bundle.join(rootfs))?;
-        let mut rest = Vec::new();
-        let mut layers = 0;
-        for mount in self.spec.mounts().as_deref().unwrap_or_default() {
-            let mut home = |overlay: &Overlay<'_>| {
-                layers += 1;
-                self.overlay(overlay, layers)
-            };
-            if !staged.mount(mount, &mut home)? {
-                rest.push(mount.clone());
-            }
-        }
-        if self.spec.root().as_ref().is_some_and(|root| root.readonly().unwrap_or(false)) {
-            staged.seal()?;
-        }
-        cover_cgroups().map_err(Error::Mounts)?;
-        let config = derive(self.spec, staged.root(), rest, self.uid, self.gid);
-        config.save(dir.join("bundle/config.json")).map_err(|error| Error::Config(Box::new(error)))?;
-        Ok(dir.clone())
-    }
-
     /// Mounts an overlay and returns where. One with an upper layer is the session's home: mounting the same
     /// upper twice is undefined (kernel, overlayfs.rst "Sharing and copying layers"), so it is mounted once,
     /// where every turn of the session finds it.
-    fn overlay(&self, overlay: &Overlay<'_>, number: u32) -> sys::Result<PathBuf> {
+    pub fn overlay(&self, overlay: &Overlay<'_>, number: u32) -> sys::Result<PathBuf> {
         let shared = overlay.upper.is_some().then_some(self.merged.as_ref()).flatten();
         let at = match shared {
             Some(merged) => {
@@ -294,50 +300,6 @@ fn is_mounted(path: &Path) -> sys::Result<bool> {
     Ok(here != above)
 }
 
-/// Gives libcontainer a cgroup hierarchy to look at that costs nothing and can harm nobody: joining a cgroup
-/// takes about 10 ms, an ordinary user may not, and a manager with an empty path would kill the caller's
-/// whole cgroup on its way out. Limits are the supervisor's: it puts the engine into a cgroup beforehand.
-fn cover_cgroups() -> sys::Result<()> {
-    let root = Path::new("/sys/fs/cgroup");
-    let at = m::open_path(None, root)?;
-    m::mount_new("cgroup2", "cgroup2", at.as_fd(), MsFlags::MS_RDONLY, "", root)?;
-    let procs = root.join("cgroup.procs");
-    let null = m::open_path(None, Path::new("/dev/null"))?;
-    let target = m::open_path(None, &procs)?;
-    m::bind(null.as_fd(), target.as_fd(), false, m::Attributes::NONE, &procs)
-}
-
-/// The configuration for libcontainer: the bundle's, without what the engine has done already.
-fn derive(bundle: &Spec, root: PathBuf, mounts: Vec<Mount>, uid: u32, gid: u32) -> Spec {
-    let mut spec = bundle.clone();
-    if let Some(at) = spec.root_mut() {
-        at.set_path(root);
-        at.set_readonly(None);
-    }
-    spec.set_mounts(Some(mounts));
-    spec.set_hooks(None);
-    spec.set_annotations(None);
-    if let Some(process) = spec.process_mut() {
-        process.set_terminal(None);
-        process.set_console_size(None);
-        let user = process.user_mut();
-        user.set_uid(uid);
-        user.set_gid(gid);
-        user.set_additional_gids(None);
-    }
-    if let Some(linux) = spec.linux_mut() {
-        linux.set_uid_mappings(None);
-        linux.set_gid_mappings(None);
-        linux.set_resources(None);
-        // The root of the hierarchy that `cover_cgroups` shows; it exists, so nothing is made.
-        linux.set_cgroups_path(Some(PathBuf::from("/")));
-        let done = [LinuxNamespaceType::User, LinuxNamespaceType::Cgroup, LinuxNamespaceType::Network];
-        let rest = linux.namespaces().clone().unwrap_or_default();
-        linux.set_namespaces(Some(rest.into_iter().filter(|ns| !done.contains(&ns.typ())).collect()));
-    }
-    spec
-}
-
 fn failure(error: &Error) -> Message {
     let mut why = Vec::new();
     let mut source = std::error::Error::source(error);
@@ -354,7 +316,9 @@ fn failure(error: &Error) -> Message {
 
 fn hint(error: &Error) -> Option<String> {
     let errno = match error {
-        Error::Namespaces(source) | Error::Map(source) | Error::Mounts(source) => source.errno,
+        Error::Namespaces(source) | Error::Map(source) | Error::Mounts(source) | Error::Bubblewrap(source) => {
+            source.errno
+        }
         Error::Stage(stage::Error::Mount { source, .. }) => source.errno,
         _ => return None,
     };

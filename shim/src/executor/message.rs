@@ -8,13 +8,10 @@ pub const MAX: usize = 4096;
 /// A message to the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Engine: the namespaces and the home layer are in place; other turns of the session may join.
+    /// Engine: the namespaces are as later turns of the session must find them.
     Joinable,
-    /// Engine: the sandbox stands and the command is about to run.
-    Started {
-        /// Process 1 of the sandbox, as the supervisor's pid namespace numbers it.
-        init: i32,
-    },
+    /// Init: the sandbox stands, and the command is about to run. The sender's pid is init's.
+    Up,
     /// Engine: the sandbox could not be made.
     Failed {
         /// What was being done.

@@ -203,6 +203,11 @@ pub struct Overlay<'a> {
 }
 
 impl<'a> Overlay<'a> {
+    /// The layers that a mount names.
+    pub fn of(mount: &'a Mount) -> Result<Option<Self>> {
+        Ok(Self::parse(&parse(mount, "overlay")?.data))
+    }
+
     fn parse(data: &[&'a str]) -> Option<Self> {
         let (mut lower, mut upper, mut work, mut rest) = (Vec::new(), None, None, Vec::new());
         for option in data {
