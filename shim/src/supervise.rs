@@ -67,6 +67,8 @@ pub struct Running {
     pub socket: OwnedFd,
     /// Process 1 of the sandbox, once it stands.
     pub init: Option<OwnedFd>,
+    /// The write end of init's liveness pipe, where the engine cannot hold it.
+    pub _holding: Option<OwnedFd>,
 }
 
 /// How the supervised command ended.
@@ -113,6 +115,7 @@ impl Running {
         let started = Instant::now();
         let mut ended = Ended::default();
         let mut known = false;
+        let mut up = false;
         let mut relay: Option<Relay> = None;
         let mut terminated: Option<Instant> = None;
         let mut socket_open = true;
@@ -178,6 +181,7 @@ impl Running {
                         }
                         Message::ExecFailed { errno } => ended.exec_error = Some(errno),
                         Message::Up => {
+                            up = true;
                             // Gone already: the command was short. Then there is nothing to signal.
                             self.init = received.sender.and_then(|pid| process::pidfd_open(pid).ok());
                         }
@@ -215,6 +219,14 @@ impl Running {
                 }
                 if let Some(relay) = &mut relay {
                     let _ = relay.drain();
+                }
+                if !up {
+                    let why = match status {
+                        Ok(WaitStatus::Exited(_, code)) => format!("the executor ended with code {code}"),
+                        Ok(WaitStatus::Signaled(_, signal, _)) => format!("{signal} ended the executor"),
+                        _ => "the executor ended".to_owned(),
+                    };
+                    return Err(Failure::new("start the sandbox", why));
                 }
                 if !known {
                     // Init was killed before it could say how the command ended; with it, everything.

@@ -152,8 +152,11 @@ impl Start<'_> {
                 engine.run()
             }
             ForkResult::Parent { child } => {
-                drop(engine);
-                Ok(Running { child, pidfd: process::pidfd_open(child).doing(what)?, socket: ours, init: None })
+                let Engine { runtime, holding, .. } = engine;
+                // bubblewrap closes what it does not know, and sees to it itself that init dies with it.
+                let holding = matches!(runtime, Runtime::Bubblewrap { .. }).then_some(holding);
+                let pidfd = process::pidfd_open(child).doing(what)?;
+                Ok(Running { child, pidfd, socket: ours, init: None, _holding: holding })
             }
         }
     }
