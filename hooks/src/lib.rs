@@ -7,4 +7,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod entry;
+pub mod layout;
 pub mod read;
+pub mod roots;
+
+#[cfg(test)]
+#[path = "../tests/fixture/mod.rs"]
+mod fixture;
