@@ -10,8 +10,10 @@
 pub mod config;
 pub mod entry;
 pub mod layout;
+pub mod process;
 pub mod read;
 pub mod roots;
+pub mod tree;
 
 #[cfg(test)]
 #[path = "../tests/fixture/mod.rs"]
