@@ -9,6 +9,7 @@
 
 pub mod config;
 pub mod entry;
+pub mod index;
 pub mod layout;
 pub mod process;
 pub mod read;

@@ -1,8 +1,9 @@
 //! Who is at work. A lock file that nobody holds can be removed, one that a living git holds must not be; an
 //! operation that a living git is in the middle of is left alone.
 //!
-//! Read from `/proc` (proc(5)). A process in another pid namespace is seen there all the same; one of another
-//! user shows its name, but neither its files nor its directory, and is then taken to be at work.
+//! Read from `/proc` (proc(5)). A process in another pid namespace is seen there all the same. What another
+//! user's process holds is not visible (except to root), so the caller judges only files of its own uid: those
+//! were made by a process that is visible here.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,7 @@ pub enum Answer {
     Unknown,
 }
 
-/// Whether a git process works in one of these directories (its current directory lies there), or may do so.
+/// Whether a git process works in one of these directories: its current directory lies there.
 #[must_use]
 pub fn git_at_work(directories: &[&Path]) -> Answer {
     search(|process, proc| {
@@ -35,11 +36,8 @@ pub fn git_at_work(directories: &[&Path]) -> Answer {
         if !process.name.starts_with("git") {
             return false;
         }
-        match std::fs::read_link(proc.join("cwd")) {
-            Ok(cwd) => directories.iter().any(|directory| cwd.starts_with(directory)),
-            // Gone meanwhile, or somebody else's.
-            Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
-        }
+        std::fs::read_link(proc.join("cwd"))
+            .is_ok_and(|cwd| directories.iter().any(|directory| cwd.starts_with(directory)))
     })
 }
 
