@@ -14,6 +14,7 @@ pub mod layout;
 pub mod process;
 pub mod read;
 pub mod roots;
+pub mod shared;
 pub mod tree;
 
 #[cfg(test)]
