@@ -1,0 +1,3 @@
+//! Protection `shared`: the sandbox writes the host's common dir.
+
+pub(crate) mod keys;
