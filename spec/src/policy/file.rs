@@ -176,22 +176,19 @@ impl<'t> File<'t> {
 
     /// Hands one value to the layer. What on the command line needs a current directory, or takes back what
     /// lower sources say, has no meaning here.
-    fn set(
-        &self,
-        layer: &mut Layer,
-        key: Key,
-        name: &str,
-        value: &RawValue,
-        text: &str,
-    ) -> Result<(), Error> {
+    fn set(&self, layer: &mut Layer, key: Key, name: &str, raw: &RawValue, text: &str) -> Result<(), Error> {
         let checked = match key.kind() {
             Kind::Path | Kind::Paths => value::absolute_path(text).map(drop),
+            // "yes" and "1" are for the command line; JSON has true.
+            Kind::WordsOrSwitch(allowed) if Json::of(raw) == Json::String && !allowed.contains(&text) => {
+                Err(value::Error::Word { given: value::shown(text), allowed })
+            }
             Kind::Texts if text.is_empty() => Err(value::Error::Empty { allowed: "text" }),
             _ => Ok(()),
         };
         checked
-            .and_then(|()| layer.set(key, text, &self.origin(value, name)))
-            .map_err(|fault| self.fault(value, name.to_owned(), fault))
+            .and_then(|()| layer.set(key, text, &self.origin(raw, name)))
+            .map_err(|fault| self.fault(raw, name.to_owned(), fault))
     }
 
     /// The members of an object.

@@ -13,6 +13,7 @@ mod key;
 mod layer;
 mod read;
 mod resolve;
+mod schema;
 pub mod value;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub use key::{Key, Kind, SECTION, SESSION_VARIABLE, VARIABLE_PREFIX};
 pub use layer::{Layer, List};
 pub use read::{MAX_FILE, load, read_config};
 pub use resolve::{Context, resolve};
+pub use schema::schema;
 pub use value::{DockerSocket, Executor, Fallback, Home, Network, ReportTarget};
 
 /// The session that a turn belongs to where nobody says otherwise.

@@ -131,7 +131,7 @@ pub enum Error {
         given: String,
     },
     /// Not the name of a rule.
-    #[error("{given} is not the name of a rule; allowed are lower-case letters, digits, '-', '.' and '_'")]
+    #[error("{given} is not the name of a rule; allowed are letters, digits, '-', '.' and '_'")]
     Rule {
         /// What was written.
         given: String,
@@ -422,7 +422,7 @@ pub fn image(text: &str) -> Result<String, Error> {
 /// # Errors
 /// Empty, too long, or with another character.
 pub fn rule(text: &str) -> Result<String, Error> {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if !text.is_empty() && text.len() <= 64 && text.chars().all(allowed) {
         Ok(text.to_owned())
     } else {

@@ -71,14 +71,12 @@ const WHY_SERVICE: &str = "names a local service, which a closed network does no
 const WHY_PROXY: &str = "names a proxy that a closed network does not reach; an allowlist sets its own";
 
 const RULES: &[EnvRule] = &[
-    // git: everything that git itself clears when it turns to another repository.
+    // git: everything that git itself clears when it turns to another repository, except GIT_CONFIG_COUNT and
+    // what belongs to it: those are the caller's settings, and lead nowhere else.
     redirects("GIT_ALTERNATE_OBJECT_DIRECTORIES", WHY_GIT),
     redirects("GIT_COMMON_DIR", WHY_GIT),
     redirects("GIT_CONFIG", WHY_GIT),
-    redirects("GIT_CONFIG_COUNT", WHY_GIT),
-    redirects("GIT_CONFIG_KEY_*", WHY_GIT),
     redirects("GIT_CONFIG_PARAMETERS", WHY_GIT),
-    redirects("GIT_CONFIG_VALUE_*", WHY_GIT),
     redirects("GIT_DIR", WHY_GIT),
     redirects("GIT_GRAFT_FILE", WHY_GIT),
     redirects("GIT_IMPLICIT_WORK_TREE", WHY_GIT),

@@ -184,3 +184,15 @@ fn deep_nesting_and_many_members_cost_neither_stack_nor_time() {
     let many = format!(r#"{{"sandbox": {{"env": {{"set": {{{}}}}}}}}}"#, many.join(","));
     assert_eq!(parse(&many).unwrap().env_set.values.len(), 60_000);
 }
+
+#[test]
+fn docker_access_is_a_switch_or_a_mode() {
+    for (text, mode) in
+        [("true", "raw"), ("false", "off"), (r#""brokered""#, "brokered"), (r#""off""#, "off")]
+    {
+        let layer = parse(&format!(r#"{{"sandbox": {{"docker": {{"socket": {text}}}}}}}"#)).unwrap();
+        assert_eq!(layer.docker_socket.unwrap().value.as_str(), mode);
+    }
+    assert!(refused(r#"{"sandbox": {"docker": {"socket": "yes"}}}"#).ends_with("off, raw, brokered"));
+    assert!(refused(r#"{"sandbox": {"docker": {"socket": 1}}}"#).contains("this is a number"));
+}
