@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use codeoid_spec::host::{Host, HostTree, Node, Tree};
 use codeoid_spec::state::StateDir;
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Uid, User, getgid, getuid, isatty};
+use nix::unistd::{Uid, getgid, getuid, isatty};
 
 use crate::diagnostic::{Doing, Failure};
 use crate::sys;
@@ -16,9 +16,15 @@ use crate::sys;
 /// Reads this host. `runtime` is `--root`, if given.
 pub fn host(runtime: Option<&Path>) -> Result<Host, Failure> {
     let uid = getuid();
-    let env: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let mut env = Vec::new();
+    let mut env_refused = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let printable = name.to_string_lossy().escape_debug().to_string();
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => env.push((name, value)),
+            _ => env_refused.push(printable),
+        }
+    }
     let variable = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     let (home, other_home) = homes(uid, variable("HOME"));
     let terminal = [isatty(std::io::stdin()), isatty(std::io::stdout()), isatty(std::io::stderr())]
@@ -39,6 +45,7 @@ pub fn host(runtime: Option<&Path>) -> Result<Host, Failure> {
         window: window(terminal),
         terminal,
         env,
+        env_refused,
     })
 }
 
@@ -54,7 +61,7 @@ fn homes(uid: Uid, named: Option<&str>) -> (Option<PathBuf>, Option<PathBuf>) {
         (real.is_dir() && real != Path::new("/")).then_some(real)
     };
     let named = named.map(PathBuf::from).filter(|path| path.is_absolute()).and_then(directory);
-    let listed = || User::from_uid(uid).ok().flatten().and_then(|user| directory(user.dir));
+    let listed = || listed_home(uid.as_raw()).and_then(directory);
     match named {
         Some(named) => {
             let other = listed().filter(|listed| *listed != named);
@@ -62,6 +69,18 @@ fn homes(uid: Uid, named: Option<&str>) -> (Option<PathBuf>, Option<PathBuf>) {
         }
         None => (listed(), None),
     }
+}
+
+/// The home in /etc/passwd (passwd(5)). Not getpwuid(3): it loads the name service's modules into this
+/// process, asks their daemons, and may start threads; whom /etc/passwd does not list has `$HOME`.
+fn listed_home(uid: u32) -> Option<PathBuf> {
+    let text = std::fs::read("/etc/passwd").ok()?;
+    let uid = uid.to_string();
+    text.split(|&byte| byte == b'\n').find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b':').collect();
+        (fields.len() == 7 && fields[2] == uid.as_bytes())
+            .then(|| PathBuf::from(OsString::from_vec(fields[5].to_vec())))
+    })
 }
 
 /// `${XDG_STATE_HOME:-~/.local/state}/codeoid-shim`, with what exists of it resolved.

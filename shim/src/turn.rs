@@ -1,11 +1,12 @@
 //! The turn, from what was asked to what is reported: policy, plan, bundle, executor, check. Read from top to
 //! bottom; every decision is made here or above, none below.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use codeoid_spec::bundle;
-use codeoid_spec::host::{Cached, HostTree};
+use codeoid_spec::host::{Cached, Host, HostTree};
 use codeoid_spec::id::TurnId;
 use codeoid_spec::plan::{self, Plan};
 use codeoid_spec::policy::Policy;
@@ -19,21 +20,57 @@ use crate::session::{self, Neighbours, Record, Session};
 use crate::supervise::Signals;
 use crate::{hidden, layers, probe, seccomp};
 
+/// A turn up to its plan: everything is known, nothing has been made.
+pub struct Planned {
+    /// This host.
+    pub host: Host,
+    /// The plan.
+    pub plan: Plan,
+}
+
+impl Planned {
+    /// Policy -> plan.
+    pub fn resolve(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<Self, Failure> {
+        let host = probe::host(runtime)?;
+        let tree = Cached::new(HostTree);
+        let workspace = plan::workspace(policy, &host, &tree).map_err(refused)?;
+        judge_owner(&workspace, &host)?;
+        let request = plan::Request {
+            turn: TurnId::now(),
+            command,
+            workspace,
+            guard: None,
+            config_file: policy.config.clone(),
+        };
+        let plan = plan::resolve(policy, &host, &tree, request, &hidden::defaults(&host)).map_err(refused)?;
+        Ok(Self { host, plan })
+    }
+}
+
+/// Without a single capability uid 0 is an ordinary user: it cannot write what belongs to others.
+fn judge_owner(workspace: &Path, host: &Host) -> Result<(), Failure> {
+    let meta = std::fs::metadata(workspace).doing("look at the workspace")?;
+    if host.is_root() && meta.uid() != 0 && meta.mode() & 0o002 == 0 {
+        return Err(Failure::new(
+            format!("workspace {}", workspace.display()),
+            format!("it belongs to uid {}, and a turn of root has no capability to write it", meta.uid()),
+        )
+        .hint(format!(
+            "run codeoid-shim as its owner: `setpriv --reuid {} --regid {} --init-groups codeoid-shim run …`",
+            meta.uid(),
+            meta.gid()
+        )));
+    }
+    Ok(())
+}
+
 /// Runs a turn and returns the exit code.
 pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<u8, Failure> {
     let started = Instant::now();
     let signals = Signals::take()?;
     let target = policy.report.as_ref().map(|report| Target::open(&report.value)).transpose()?;
-    let host = probe::host(runtime)?;
-    let tree = Cached::new(HostTree);
-
-    // Policy -> plan.
-    let workspace = plan::workspace(policy, &host, &tree).map_err(refused)?;
-    let turn = TurnId::now();
-    let secrets = hidden::defaults(&host);
-    let request =
-        plan::Request { turn: turn.clone(), command, workspace, guard: None, config_file: None };
-    let plan = plan::resolve(policy, &host, &tree, request, &secrets).map_err(refused)?;
+    let Planned { host, plan } = Planned::resolve(policy, command, runtime)?;
+    let turn = plan.turn.clone();
     let choice = executor::choose(policy)?;
     let coverage = coverage::linux(&plan, policy);
     let weaker = coverage::judge(&coverage, policy, choice.name())?;
@@ -42,6 +79,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     // Plan -> bundle.
     let dir = host.state.turn(&turn);
     let stage = dir.join("stage");
+    layers::private_dir(host.state.path()).doing(format!("use the state directory {}", host.state.path().display()))?;
     layers::private_dir(&host.state.turns()).doing("make the state directory")?;
     layers::private_dir(&dir).doing("make the turn's directory")?;
     layers::private_dir(&stage).doing("make the turn's directory")?;

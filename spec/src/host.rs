@@ -112,6 +112,8 @@ pub struct Host {
     pub resolver: Option<PathBuf>,
     /// The caller's environment, as far as it is UTF-8.
     pub env: Vec<(String, String)>,
+    /// Names (made printable) of variables that are not UTF-8: an OCI bundle cannot carry them.
+    pub env_refused: Vec<String>,
     /// Which of the standard streams are terminals.
     pub terminal: [bool; 3],
     /// The terminal's size (rows, columns).

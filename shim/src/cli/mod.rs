@@ -1,5 +1,9 @@
 //! The command line: what can be said, and which verb says it. A file for each verb.
 
+pub mod audit;
+pub mod completions;
+pub mod config;
+pub mod explain;
 pub mod run;
 pub mod turn_options;
 
@@ -9,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::diagnostic::{Failure, REFUSED};
+use crate::diagnostic::Failure;
 
 /// Runs one turn of a coding agent inside a sandbox described by an OCI bundle.
 #[derive(Debug, Parser)]
@@ -27,6 +31,14 @@ pub struct Cli {
 enum Verb {
     /// Run a turn: `run [OPTIONS] -- COMMAND [ARG]...`
     Run(run::Run),
+    /// Explain the plan of a turn, or why one thing is allowed or not
+    Explain(explain::Explain),
+    /// Print the audit log
+    Audit(audit::Audit),
+    /// Print a completion script for a shell
+    Completions(completions::Completions),
+    /// About the configuration file
+    Config(config::Config),
 }
 
 /// Parses the arguments and does what they say.
@@ -34,19 +46,34 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no errors; they go to stdout and end with 0.
-            let code = if error.use_stderr() { REFUSED } else { 0 };
-            let _ = error.print();
-            return ExitCode::from(code);
+            if !error.use_stderr() {
+                // Help and version.
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            }
+            return report(&usage(&error));
         }
     };
     let result = match cli.verb {
         Verb::Run(run) => run.run(cli.root.as_deref()),
+        Verb::Explain(explain) => explain.run(cli.root.as_deref()),
+        Verb::Audit(audit) => audit.run(cli.root.as_deref()),
+        Verb::Completions(completions) => completions.run(),
+        Verb::Config(config) => config.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => report(&failure),
     }
+}
+
+/// A usage error in our own form: clap's first paragraph, and where to read on.
+fn usage(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or(&text);
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    let why = first.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    Failure::new("read the command line", why).hint("see `codeoid-shim --help`")
 }
 
 /// Prints a failure and gives its exit code.

@@ -240,12 +240,19 @@ impl Engine<'_> {
         for (index, layer) in overlay.lower.iter().enumerate() {
             let name = format!("l{index}");
             if overlay.lower.iter().any(|other| other != layer && layer.starts_with(other)) {
-                // overlayfs takes no lower layer that lies in another one (ELOOP).
-                copy_whiteouts(layer, &links.join(&name))?;
+                // overlayfs takes no lower layer that lies in another one (ELOOP), and none on a mount that
+                // cannot be bound, as the stage is (EINVAL): so the copy has a file system of its own.
+                let at = links.join(&name);
+                std::fs::create_dir(&at).on("mkdir", at.display())?;
+                let target = m::open_path(None, &at)?;
+                let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+                m::mount_new("tmpfs", "codeoid", target.as_fd(), flags, "mode=0700", &at)?;
+                copy_whiteouts(layer, &at.join("l"))?;
+                lower.push(format!("{name}/l"));
             } else {
                 link(&name, layer)?;
+                lower.push(name);
             }
-            lower.push(format!("l{index}"));
         }
         let mut data = format!("lowerdir={}", lower.join(":"));
         if let Some((upper, work)) = &overlay.upper {

@@ -62,7 +62,11 @@ impl Cover {
                 }
                 _ => {
                     // Whatever was hidden below it before is part of it now.
-                    self.entries.retain(|known, _| !known.starts_with(&at));
+                    let below = self.entries.range(at.clone()..).map(|(known, _)| known.clone());
+                    let below: Vec<_> = below.take_while(|known| known.starts_with(&at)).collect();
+                    for known in below {
+                        self.entries.remove(&known);
+                    }
                     self.entries.insert(at, Entry::Whiteout);
                     return;
                 }

@@ -1,6 +1,6 @@
 //! The sandbox's view, mount by mount, in the order in which an executor makes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::cover::Cover;
@@ -38,6 +38,7 @@ pub(super) fn build(
         hidden: Vec::new(),
         masked: Vec::new(),
         plain: BTreeMap::new(),
+        top_hidden: HashSet::new(),
         plain_home: None,
     };
     view.system();
@@ -46,10 +47,12 @@ pub(super) fn build(
     view.hide(secrets)?;
     view.place_overlays();
     view.place_plain();
+    // Parents first, whatever the rule; of two on the same path the later rule is on top.
+    view.mounts.sort_by_key(|mount| depth(&mount.target));
     view.place_guard();
     view.place_masks();
     view.check_reachable()?;
-    let View { mounts, covers, hidden, masked, .. } = view;
+    let View { mounts, covers, hidden, masked, top_hidden, .. } = view;
     let (env, env_dropped) = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
@@ -62,7 +65,7 @@ pub(super) fn build(
         uid: host.uid,
         gid: host.gid,
         umask: host.umask,
-        skeleton: skeleton(host, tree),
+        skeleton: skeleton(host, tree, &top_hidden),
         mounts,
         covers,
         readonly_paths: if root { paths(ROOT_READ_ONLY) } else { Vec::new() },
@@ -81,7 +84,7 @@ pub(super) fn build(
         executor: policy.executor.clone(),
         terminal: host.terminal,
         window: host.window,
-        warnings: Vec::new(),
+        warnings: host.env_refused.iter().map(|name| format!("variable {name} is not UTF-8 and was dropped")).collect(),
     })
 }
 
@@ -115,7 +118,7 @@ fn paths(list: &[&str]) -> Vec<PathBuf> {
 }
 
 /// The sandbox's root directory: a name for each of the host's, and a `/run` of its own. Read-only.
-fn skeleton(host: &Host, tree: &dyn Tree) -> Vec<(PathBuf, Node)> {
+fn skeleton(host: &Host, tree: &dyn Tree, hidden: &HashSet<PathBuf>) -> Vec<(PathBuf, Node)> {
     let directory = |mode| Node::Directory { mode };
     let mut entries: BTreeMap<PathBuf, Node> = host
         .top
@@ -127,6 +130,7 @@ fn skeleton(host: &Host, tree: &dyn Tree) -> Vec<(PathBuf, Node)> {
             let node = if matches!(node, Node::Directory { .. }) { directory(0o755) } else { node.clone() };
             (Path::new("/").join(name), node)
         })
+        .filter(|(path, _)| !hidden.contains(path))
         .collect();
     for (path, mode) in [("/proc", 0o555), ("/dev", 0o755), ("/run", 0o755), ("/tmp", 0o1777)] {
         entries.insert(PathBuf::from(path), directory(mode));
@@ -177,6 +181,8 @@ struct View<'a> {
     hidden: Vec<Sourced<PathBuf>>,
     masked: Vec<PathBuf>,
     plain: BTreeMap<PathBuf, Plain>,
+    /// Names in the root directory that are hidden.
+    top_hidden: HashSet<PathBuf>,
     /// The home, where it cannot be covered: then what is hidden in it is masked.
     plain_home: Option<PathBuf>,
 }
@@ -207,6 +213,16 @@ impl View<'_> {
         }
         let user = format!("/run/user/{}", self.host.uid);
         self.push(user, Kind::Tmpfs { mode: 0o700, devices: false }, "run", "private to the turn", root());
+        // Wherever the caller's runtime directory is, its sockets are its session's.
+        let runtime = self.host.variable("XDG_RUNTIME_DIR").map(Path::new);
+        if let Some(real) = runtime.and_then(|path| self.tree.real(path)) {
+            let apart = !real.starts_with("/run") && never_writable(&real, self.host).is_some();
+            let above_home = self.host.home.as_ref().is_some_and(|home| home.starts_with(&real));
+            if apart && !above_home && real != Path::new("/") {
+                let kind = Kind::Tmpfs { mode: 0o700, devices: false };
+                self.push(real, kind, "run", "private to the turn", Origin::environment("XDG_RUNTIME_DIR"));
+            }
+        }
         for path in KEPT_IN_RUN {
             if self.tree.node(Path::new(path)).is_some() {
                 self.bind(Path::new(path), Access::Read, "run", "the system's programs", Origin::host(*path));
@@ -369,10 +385,13 @@ impl View<'_> {
         let own = [self.host.state.path().to_owned(), self.host.runtime.clone()];
         let own = own.into_iter().map(Sourced::default_rule);
         let mut places = Vec::new();
-        let mut known = BTreeMap::new();
+        let mut seen = HashSet::new();
+        let mut known = HashMap::new();
         for asked in self.policy.hide.iter().cloned().chain(secrets.iter().cloned()).chain(own) {
             for path in self.places(&asked.value, &mut known) {
-                places.push(Sourced::new(path, asked.origin.clone()));
+                if seen.insert(path.clone()) {
+                    places.push(Sourced::new(path, asked.origin.clone()));
+                }
             }
         }
         // A cover of a directory serves for all that is hidden below it, so the highest come first.
@@ -395,9 +414,6 @@ impl View<'_> {
                     origin: place.origin,
                 });
             }
-            if self.hidden.iter().any(|hidden| place.value == hidden.value) {
-                continue;
-            }
             self.hide_one(&place.value);
             self.hidden.push(place);
         }
@@ -406,7 +422,7 @@ impl View<'_> {
 
     /// The names under which a hidden thing is to be found: its own, with the directories above it resolved,
     /// and where it is a symbolic link, also what it leads to.
-    fn places(&self, path: &Path, known: &mut BTreeMap<PathBuf, PathBuf>) -> Vec<PathBuf> {
+    fn places(&self, path: &Path, known: &mut HashMap<PathBuf, PathBuf>) -> Vec<PathBuf> {
         let named = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => self.resolved(parent, known).join(name),
             _ => path.to_owned(),
@@ -419,7 +435,7 @@ impl View<'_> {
     }
 
     /// A directory with its symbolic links resolved, as far as it exists; what is missing stays as written.
-    fn resolved(&self, dir: &Path, known: &mut BTreeMap<PathBuf, PathBuf>) -> PathBuf {
+    fn resolved(&self, dir: &Path, known: &mut HashMap<PathBuf, PathBuf>) -> PathBuf {
         if let Some(real) = known.get(dir) {
             return real.clone();
         }
@@ -455,17 +471,20 @@ impl View<'_> {
             self.covers[cover].hide(path, self.tree);
             return;
         }
-        if OWN_TOP.iter().any(|own| path.starts_with(Path::new("/").join(own)))
-            || path.starts_with("/var/tmp")
-            || self.policy.home.value == Home::Hidden
-                && self.host.home.as_ref().is_some_and(|home| path.starts_with(home))
-        {
+        let fresh = |mount: &Mount| matches!(mount.kind, Kind::Tmpfs { .. } | Kind::Proc | Kind::Devpts);
+        if path.starts_with("/run") || self.mounts.iter().any(|mount| fresh(mount) && mount.covers(path)) {
             // Nothing of the host's is there.
+            return;
+        }
+        if depth(path) == 2 {
+            // A name in the root directory, which is ours: it is not made.
+            self.mounts.retain(|mount| mount.target != path);
+            self.top_hidden.insert(path.to_owned());
             return;
         }
         let parent = path.parent().unwrap_or(path);
         match self.tree.node(parent) {
-            Some(Node::Directory { mode }) if parent != Path::new("/") => {
+            Some(Node::Directory { mode }) => {
                 // An overlay shows nothing of what is mounted below; then the path itself is masked.
                 // As root it does not matter: what is mounted below is bound again.
                 if !self.host.is_root() && self.host.mounts_below(parent).next().is_some() {
