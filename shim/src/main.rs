@@ -14,6 +14,7 @@ mod supervise;
 mod sys;
 mod terminal;
 mod turn;
+mod watch;
 
 use std::process::ExitCode;
 

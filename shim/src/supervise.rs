@@ -17,6 +17,7 @@ use crate::diagnostic::{Doing, Failure};
 use crate::executor::message::{MAX, Message};
 use crate::sys::process;
 use crate::terminal::Relay;
+use crate::watch::Watch;
 
 /// How long a command has after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
@@ -82,14 +83,6 @@ pub struct Ended {
     pub timed_out: bool,
 }
 
-/// A descriptor that wakes the loop, and what to do then.
-pub trait Watch {
-    /// The descriptor and the events.
-    fn interest(&self) -> (BorrowedFd<'_>, PollFlags);
-    /// Something happened.
-    fn act(&mut self);
-}
-
 impl Running {
     fn signal(&self, signal: Signal) {
         if let Some(init) = &self.init {
@@ -110,7 +103,7 @@ impl Running {
         signals: &Signals,
         terminal: [bool; 3],
         timeout: Option<Duration>,
-        watches: &mut [&mut dyn Watch],
+        watch: &mut Watch,
     ) -> Result<Ended, Failure> {
         let started = Instant::now();
         let mut ended = Ended::default();
@@ -139,10 +132,7 @@ impl Running {
                 PollFd::new(self.socket.as_fd(), if socket_open { PollFlags::POLLIN } else { idle }),
             ];
             let first_watch = fds.len();
-            fds.extend(watches.iter().map(|watch| {
-                let (fd, events) = watch.interest();
-                PollFd::new(fd, events)
-            }));
+            fds.extend(watch.interests().into_iter().map(|(fd, events)| PollFd::new(fd, events)));
             let first_relay = fds.len();
             fds.extend(relayed.iter().flatten().map(|(fd, events)| PollFd::new(*fd, *events)));
             match poll(&mut fds, wait) {
@@ -154,10 +144,8 @@ impl Running {
             if let Some(relay) = &mut relay {
                 relay.advance([ready[first_relay], ready[first_relay + 1], ready[first_relay + 2]]);
             }
-            for (index, watch) in watches.iter_mut().enumerate() {
-                if !ready[first_watch + index].is_empty() {
-                    watch.act();
-                }
+            if ready[first_watch..first_relay].iter().any(|flags| !flags.is_empty()) {
+                watch.act();
             }
             if ready[1].contains(PollFlags::POLLIN) {
                 while let Ok(Some(info)) = signals.fd.read_signal() {
@@ -184,6 +172,9 @@ impl Running {
                             up = true;
                             // Gone already: the command was short. Then there is nothing to signal.
                             self.init = received.sender.and_then(|pid| process::pidfd_open(pid).ok());
+                            if let Some(pid) = received.sender {
+                                watch.started(pid.as_raw());
+                            }
                         }
                         Message::Terminal => relay = received.fd.and_then(|fd| Relay::new(fd, terminal)),
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),
@@ -217,6 +208,7 @@ impl Running {
                 if let Some(failure) = failed {
                     return Err(failure);
                 }
+                watch.look();
                 if let Some(relay) = &mut relay {
                     let _ = relay.drain();
                 }

@@ -18,6 +18,7 @@ use crate::executor::{self, coverage};
 use crate::report::Target;
 use crate::session::{self, Neighbours, Record, Session};
 use crate::supervise::Signals;
+use crate::watch::{Alarm, Watch};
 use crate::{hidden, layers, probe, seccomp};
 
 /// A turn up to its plan: everything is known, nothing has been made.
@@ -124,7 +125,9 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
         drop(lock);
         registered
     };
-    let ended = running.wait(joinable, &signals, plan.terminal, timeout, &mut []);
+    let quiet = policy.quiet;
+    let mut watch = Watch::new(watched(&plan), absent(&plan), Box::new(move |alarm| warn(quiet, &sentence(alarm))));
+    let ended = running.wait(joinable, &signals, plan.terminal, timeout, &mut watch);
     let ran = started.elapsed();
 
     // Executor -> check.
@@ -133,6 +136,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     let ended = ended?;
     let mut warnings = plan.warnings.clone();
     warnings.extend(weaker.iter().cloned());
+    warnings.extend(watch.alarms().map(sentence));
     if ended.timed_out {
         warnings.push("the time limit ended the command".to_owned());
     }
@@ -168,6 +172,36 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     match ended.exec_error {
         Some(errno) => Err(not_executed(&plan.command[0], errno)),
         None => Ok(u8::try_from(ended.exit.shell_code()).unwrap_or(255)),
+    }
+}
+
+/// The mount points whose loss weakens the sandbox: the workspace, git's pins, masks.
+fn watched(plan: &Plan) -> Vec<PathBuf> {
+    let pins = plan.guard.iter().flat_map(|guard| guard.binds.iter().map(|bind| bind.target.clone()));
+    std::iter::once(plan.workspace.clone()).chain(pins).chain(plan.masked.iter().cloned()).collect()
+}
+
+fn absent(plan: &Plan) -> Vec<PathBuf> {
+    plan.guard.iter().flat_map(|guard| guard.watch.iter().cloned()).collect()
+}
+
+fn sentence(alarm: &Alarm) -> String {
+    match alarm {
+        Alarm::Lost(path) => format!(
+            "{} was replaced on the host while the turn ran; the sandbox's mount there is gone",
+            path.display()
+        ),
+        Alarm::Appeared(path) => {
+            format!("{} appeared while the turn ran; git follows or runs what is there", path.display())
+        }
+    }
+}
+
+/// Says something that cannot wait for the report.
+#[expect(clippy::print_stderr, reason = "an alarm is for the person at the terminal, now")]
+fn warn(quiet: bool, text: &str) {
+    if !quiet {
+        eprintln!("codeoid-shim: warning: {}", crate::diagnostic::one_line(text));
     }
 }
 

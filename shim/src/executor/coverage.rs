@@ -33,7 +33,20 @@ pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
         }
     });
     match policy.network.value {
-        Network::Host => list.push(enforced("network", "the host's, as asked")),
+        Network::Host => {
+            list.push(enforced("network", "the host's, as asked"));
+            list.push(if crate::sys::landlock_abi() >= super::LANDLOCK_SCOPE {
+                enforced("sockets.abstract", "Landlock refuses abstract sockets of the host")
+            } else {
+                Coverage {
+                    rule: "sockets.abstract".to_owned(),
+                    status: Status::Weaker,
+                    why: "abstract sockets of the host can be reached: it needs Linux 6.12 with Landlock, or \
+                          `--network off`"
+                        .to_owned(),
+                }
+            });
+        }
         Network::Off => list.push(enforced("network", "an empty network namespace with loopback")),
         Network::Allowlist => list.push(missing("network", "allowlist is not available in this version")),
     }

@@ -24,9 +24,12 @@ use oci_spec::runtime::Spec;
 
 use crate::diagnostic::{Doing, Failure};
 use crate::supervise::Running;
-use crate::sys::process;
+use crate::sys::{self, process};
 use engine::{Engine, Runtime};
 use init::Init;
+
+/// The Landlock ABI that can scope abstract sockets (Linux 6.12).
+pub const LANDLOCK_SCOPE: i32 = 6;
 
 /// The executor of a turn.
 #[derive(Debug, Clone)]
@@ -113,6 +116,7 @@ impl Start<'_> {
         let terminal = ["0", "1", "2"].map(|number| terminal.contains(number));
         let clamp = |size: u64| u16::try_from(size).unwrap_or(u16::MAX);
         let window = process.console_size().map(|size| (clamp(size.height()), clamp(size.width())));
+        let network = bundle::annotation(spec, annotation::NETWORK).unwrap_or("host");
         let (in_init, by_runtime) = match self.runtime {
             Runtime::Libcontainer => (self.filter, None),
             Runtime::Bubblewrap { .. } => (None, self.filter),
@@ -126,6 +130,7 @@ impl Start<'_> {
             window,
             process.user().umask(),
             in_init,
+            network == "host" && sys::landlock_abi() >= LANDLOCK_SCOPE,
         )
         .doing(what)?;
         let engine = Engine {

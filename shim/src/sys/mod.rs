@@ -62,3 +62,13 @@ impl<T> Context<T> for std::io::Result<T> {
         })
     }
 }
+
+/// The Landlock ABI of this kernel; 0 where there is none (landlock_create_ruleset(2)).
+pub fn landlock_abi() -> i32 {
+    const VERSION: u32 = 1;
+    // SAFETY: with this flag the kernel takes no attribute and returns a number.
+    let abi = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0usize, VERSION)
+    };
+    i32::try_from(abi).unwrap_or(0).max(0)
+}

@@ -1,0 +1,165 @@
+//! Watches, while a turn runs, what a mount cannot hold by itself. A mount on a path of the host goes away
+//! without a sound when the host replaces that path (the kernel detaches it); a path that does not exist has
+//! no mount at all. This notices both, and says so at once.
+//!
+//! It is an alarm, not a wall: the turn may write in the instant between. The check at the end decides.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use nix::poll::PollFlags;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+
+use crate::probe;
+
+/// What was noticed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Alarm {
+    /// The mount on this path is gone.
+    Lost(PathBuf),
+    /// This path was not to appear.
+    Appeared(PathBuf),
+}
+
+/// The watch of one turn.
+pub struct Watch {
+    inotify: Option<Inotify>,
+    /// The names that matter in each watched directory.
+    names: HashMap<WatchDescriptor, (PathBuf, BTreeSet<std::ffi::OsString>)>,
+    pins: Vec<PathBuf>,
+    absent: Vec<PathBuf>,
+    mountinfo: Option<File>,
+    alarms: BTreeSet<Alarm>,
+    /// Called for each new alarm.
+    on_alarm: Box<dyn FnMut(&Alarm)>,
+}
+
+impl Watch {
+    /// A watch over mount points (`pins`) and over paths that are not to appear (`absent`).
+    pub fn new(pins: Vec<PathBuf>, absent: Vec<PathBuf>, on_alarm: Box<dyn FnMut(&Alarm)>) -> Self {
+        let mut watch = Self {
+            inotify: None,
+            names: HashMap::new(),
+            pins,
+            absent,
+            mountinfo: None,
+            alarms: BTreeSet::new(),
+            on_alarm,
+        };
+        if watch.pins.is_empty() && watch.absent.is_empty() {
+            return watch;
+        }
+        if let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) {
+            let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
+            for path in watch.pins.iter().chain(&watch.absent) {
+                if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+                    by_parent.entry(parent).or_default().insert(name.to_owned());
+                }
+            }
+            let flags = AddWatchFlags::IN_MOVED_FROM
+                | AddWatchFlags::IN_MOVED_TO
+                | AddWatchFlags::IN_CREATE
+                | AddWatchFlags::IN_DELETE
+                | AddWatchFlags::IN_ONLYDIR
+                | AddWatchFlags::IN_DONT_FOLLOW;
+            for (parent, names) in by_parent {
+                // What cannot be watched (the user's limit of watches) is still looked at in mountinfo.
+                if let Ok(descriptor) = inotify.add_watch(parent, flags) {
+                    watch.names.insert(descriptor, (parent.to_owned(), names));
+                }
+            }
+            watch.inotify = Some(inotify);
+        }
+        watch
+    }
+
+    /// The sandbox stands: its mounts can be looked at from now on.
+    pub fn started(&mut self, init: i32) {
+        if !self.pins.is_empty() {
+            self.mountinfo = File::open(format!("/proc/{init}/mountinfo")).ok();
+        }
+    }
+
+    /// What to wait for. mountinfo is always readable; a change of mounts is an error and a priority event
+    /// (proc_pid_mounts(5)).
+    pub fn interests(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        let mounts = self.mountinfo.as_ref().map(|file| (file.as_fd(), PollFlags::POLLPRI));
+        let names = self.inotify.as_ref().map(|inotify| (inotify.as_fd(), PollFlags::POLLIN));
+        mounts.into_iter().chain(names).collect()
+    }
+
+    /// Something happened: look.
+    pub fn act(&mut self) {
+        let mut concerned = false;
+        if let Some(inotify) = &self.inotify {
+            while let Ok(events) = inotify.read_events() {
+                for event in &events {
+                    let names = self.names.get(&event.wd).map(|(_, names)| names);
+                    let name = event.name.as_ref();
+                    // No name: the directory itself, or a queue that overflowed. Then everything is looked at.
+                    concerned |= name.is_none_or(|name| names.is_none_or(|names| names.contains(name)));
+                }
+                if events.is_empty() {
+                    break;
+                }
+            }
+        }
+        let mounts_changed = self.mountinfo.is_some();
+        if concerned || mounts_changed {
+            self.look();
+        }
+    }
+
+    /// Compares what is there with what is to be there.
+    pub fn look(&mut self) {
+        let mut found = BTreeSet::new();
+        if let Some(file) = &mut self.mountinfo {
+            let mut text = Vec::new();
+            let read = std::io::Seek::rewind(file).and_then(|()| std::io::Read::read_to_end(file, &mut text));
+            // Once init is gone there is nothing to compare with.
+            if read.is_ok() && !text.is_empty() {
+                let mounted: BTreeSet<PathBuf> = probe::parse_mount_points(&text).into_iter().collect();
+                found.extend(self.pins.iter().filter(|pin| !mounted.contains(*pin)).cloned().map(Alarm::Lost));
+            }
+        }
+        let appeared = self.absent.iter().filter(|path| std::fs::symlink_metadata(path).is_ok());
+        found.extend(appeared.cloned().map(Alarm::Appeared));
+        for alarm in found {
+            if !self.alarms.contains(&alarm) {
+                (self.on_alarm)(&alarm);
+                self.alarms.insert(alarm);
+            }
+        }
+    }
+
+    /// All that was noticed.
+    pub fn alarms(&self) -> impl Iterator<Item = &Alarm> {
+        self.alarms.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    #[test]
+    fn a_name_that_appears_is_noticed_once_and_others_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let log = Rc::clone(&seen);
+        let forbidden = dir.path().join("commondir");
+        let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
+        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], on_alarm);
+        std::fs::write(dir.path().join("index.lock"), "").unwrap();
+        watch.act();
+        assert!(seen.borrow().is_empty());
+        std::fs::write(&forbidden, "").unwrap();
+        watch.act();
+        watch.act();
+        assert_eq!(*seen.borrow(), [Alarm::Appeared(forbidden)]);
+    }
+}
