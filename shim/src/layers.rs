@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{HomeLayer, Layout};
 use codeoid_spec::host::{Host, HostTree, Node, Tree};
+use codeoid_spec::mount::Kind;
 use codeoid_spec::plan::{Cover, Plan};
 use nix::sys::stat::{Mode, SFlag, mknod};
 
@@ -49,6 +50,11 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
             }
         }
     }
+    let files = plan.mounts.iter().filter_map(|mount| match &mount.kind {
+        Kind::Bind { source, .. } => (!fs::metadata(source).ok()?.is_dir()).then(|| source.clone()),
+        _ => None,
+    });
+    let files = files.collect();
     let home = match plan.covers.iter().find(|cover| cover.upper) {
         Some(cover) => Some(make_home(&state.session(&plan.session), cover).doing("make the home layer")?),
         None => None,
@@ -62,6 +68,7 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
         state_dir: state.path().to_owned(),
         hook: hook_program(),
         masked_directories,
+        files,
     })
 }
 
@@ -181,4 +188,57 @@ fn make_home(session: &Path, cover: &Cover) -> io::Result<HomeLayer> {
         }
     }
     Ok(layer)
+}
+
+/// Copies a session's home layer for a fork, with the permissions, times and links of what is in it. The two
+/// are independent from then on.
+pub fn copy_home(from: &Path, to: &Path) -> Result<(), Failure> {
+    let source = from.join("home/upper");
+    if fs::symlink_metadata(&source).is_err() {
+        return Ok(());
+    }
+    let what = "copy the home layer";
+    private_dir(&to.join("home")).doing(what)?;
+    for name in ["work", "merged"] {
+        fs::DirBuilder::new().mode(0o700).recursive(true).create(to.join("home").join(name)).doing(what)?;
+    }
+    copy_tree(&source, &to.join("home/upper")).doing(what)
+}
+
+fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let meta = fs::symlink_metadata(from)?;
+    let kind = meta.file_type();
+    if kind.is_dir() {
+        fs::create_dir(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            copy_tree(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        copy_attributes(from, to)?;
+        fs::set_permissions(to, meta.permissions())?;
+    } else if kind.is_symlink() {
+        symlink(fs::read_link(from)?, to)?;
+    } else if kind.is_file() {
+        fs::copy(from, to)?;
+        let times = fs::FileTimes::new().set_modified(meta.modified()?).set_accessed(meta.accessed()?);
+        fs::File::options().write(true).open(to).and_then(|file| file.set_times(times)).or_else(|error| {
+            // A file that its owner may not write keeps its content and loses its times.
+            if error.kind() == io::ErrorKind::PermissionDenied { Ok(()) } else { Err(error) }
+        })?;
+    } else if kind.is_char_device() && meta.rdev() == 0 {
+        // A whiteout: what the session deleted stays deleted in the fork.
+        mknod(to, SFlag::S_IFCHR, Mode::empty(), 0)?;
+    }
+    // Sockets and FIFOs of ended programs are of no use to anybody.
+    Ok(())
+}
+
+/// overlayfs's own attributes of a directory: without `opaque`, what was deleted with a directory that was
+/// made anew would come back (kernel, overlayfs.rst, "whiteouts and opaque directories").
+fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
+    for name in [c"trusted.overlay.opaque", c"user.overlay.opaque"] {
+        crate::sys::xattr::copy(from, to, name)?;
+    }
+    Ok(())
 }

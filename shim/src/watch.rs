@@ -28,7 +28,8 @@ pub struct Watch {
     inotify: Option<Inotify>,
     /// The names that matter in each watched directory.
     names: HashMap<WatchDescriptor, (PathBuf, BTreeSet<std::ffi::OsString>)>,
-    pins: Vec<PathBuf>,
+    /// The mount points, with what was bound there.
+    pins: Vec<(PathBuf, Option<(u64, u64)>)>,
     absent: Vec<PathBuf>,
     mountinfo: Option<File>,
     alarms: BTreeSet<Alarm>,
@@ -42,7 +43,7 @@ impl Watch {
         let mut watch = Self {
             inotify: None,
             names: HashMap::new(),
-            pins,
+            pins: pins.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
             absent,
             mountinfo: None,
             alarms: BTreeSet::new(),
@@ -53,7 +54,7 @@ impl Watch {
         }
         if let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) {
             let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
-            for path in watch.pins.iter().chain(&watch.absent) {
+            for path in watch.pins.iter().map(|(path, _)| path).chain(&watch.absent) {
                 if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
                     by_parent.entry(parent).or_default().insert(name.to_owned());
                 }
@@ -121,9 +122,13 @@ impl Watch {
             // Once init is gone there is nothing to compare with.
             if read.is_ok() && !text.is_empty() {
                 let mounted: BTreeSet<PathBuf> = probe::parse_mount_points(&text).into_iter().collect();
-                found.extend(self.pins.iter().filter(|pin| !mounted.contains(*pin)).cloned().map(Alarm::Lost));
+                let lost = self.pins.iter().filter(|(path, _)| !mounted.contains(path));
+                found.extend(lost.map(|(path, _)| Alarm::Lost(path.clone())));
             }
         }
+        // Renamed away, it is still mounted, but the name on the host is another thing now.
+        let replaced = self.pins.iter().filter(|(path, bound)| identity(path) != *bound);
+        found.extend(replaced.map(|(path, _)| Alarm::Lost(path.clone())));
         let appeared = self.absent.iter().filter(|path| std::fs::symlink_metadata(path).is_ok());
         found.extend(appeared.cloned().map(Alarm::Appeared));
         for alarm in found {
@@ -138,6 +143,12 @@ impl Watch {
     pub fn alarms(&self) -> impl Iterator<Item = &Alarm> {
         self.alarms.iter()
     }
+}
+
+/// Device and inode of what is at a path, not following a link there.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and which verb says it. A file for each verb.
 
 pub mod audit;
+pub mod bundle;
 pub mod completions;
 pub mod config;
 pub mod explain;
@@ -31,6 +32,8 @@ pub struct Cli {
 enum Verb {
     /// Run a turn: `run [OPTIONS] -- COMMAND [ARG]...`
     Run(run::Run),
+    /// Write a turn's bundle, without running it
+    Bundle(bundle::Bundle),
     /// Explain the plan of a turn, or why one thing is allowed or not
     Explain(explain::Explain),
     /// Print the audit log
@@ -56,6 +59,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match cli.verb {
         Verb::Run(run) => run.run(cli.root.as_deref()),
+        Verb::Bundle(bundle) => bundle.run(cli.root.as_deref()),
         Verb::Explain(explain) => explain.run(cli.root.as_deref()),
         Verb::Audit(audit) => audit.run(cli.root.as_deref()),
         Verb::Completions(completions) => completions.run(),

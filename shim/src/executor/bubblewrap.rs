@@ -220,6 +220,24 @@ pub fn start(engine: &Engine<'_>, program: &Path) -> Result<Pid, engine::Error> 
     Err(failed(sys::Error::new("execve", program.display(), errno)))
 }
 
+/// The arguments for a bundle that is written down, one a line. An overlay stands there as its lower
+/// directory: what the engine mounts for a turn, whoever runs these arguments has to mount.
+pub fn written(spec: &Spec, bundle: &Path) -> Result<String, Error> {
+    let rootfs = spec.root().as_ref().map_or_else(|| Path::new("rootfs"), |root| root.path());
+    let mut overlays = HashMap::new();
+    for mount in spec.mounts().as_deref().unwrap_or_default() {
+        if mount.typ().as_deref() == Some("overlay") {
+            overlays.insert(mount.destination().clone(), mount.destination().clone());
+        }
+    }
+    let skeleton = read_skeleton(&bundle.join(rootfs)).map_err(|_| Error::Path(bundle.join(rootfs)))?;
+    let own = std::env::current_exe().map_err(|_| Error::Path(PathBuf::from("/proc/self/exe")))?;
+    let mut lines = arguments(spec, &skeleton, &overlays, &own)?;
+    lines.push("--".to_owned());
+    lines.extend(spec.process().iter().flat_map(|process| process.args().iter().flatten().cloned()));
+    Ok(lines.join("\n") + "\n")
+}
+
 fn nul_separated(args: &[String]) -> Vec<u8> {
     args.iter().flat_map(|word| word.bytes().chain([0])).collect()
 }

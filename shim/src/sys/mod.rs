@@ -9,6 +9,7 @@ pub mod mount;
 pub mod net;
 pub mod process;
 pub mod tty;
+pub mod xattr;
 
 use std::fmt;
 

@@ -4,7 +4,7 @@
 
 mod seccomp;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{
@@ -71,6 +71,8 @@ pub struct Layout {
     pub hook: Option<PathBuf>,
     /// Which of the masked paths are directories.
     pub masked_directories: Vec<PathBuf>,
+    /// Which of the bind mounts' sources are not directories.
+    pub files: HashSet<PathBuf>,
 }
 
 /// The session's copy-on-write layer of the home.
@@ -152,8 +154,16 @@ fn mounts(plan: &Plan, layout: &Layout) -> Result<Vec<oci_spec::runtime::Mount>,
     for mount in &plan.mounts {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let (kind, source, options) = match &mount.kind {
-            Kind::Bind { source, access: Access::Read } => ("bind", source.clone(), words(&["rbind", "rro"])),
-            Kind::Bind { source, access: Access::Write } => ("bind", source.clone(), words(&["rbind"])),
+            Kind::Bind { source, access } => {
+                // Nothing is mounted below a file, and crun takes no recursive bind of one.
+                let options: &[&str] = match (access, layout.files.contains(source)) {
+                    (Access::Read, false) => &["rbind", "rro"],
+                    (Access::Read, true) => &["bind", "ro"],
+                    (Access::Write, false) => &["rbind"],
+                    (Access::Write, true) => &["bind"],
+                };
+                ("bind", source.clone(), words(options))
+            }
             Kind::Tmpfs { mode, devices } => {
                 let mut options = words(if *devices { &["nosuid"] } else { &["nosuid", "nodev"] });
                 options.push(format!("mode={mode:o}"));

@@ -1,14 +1,11 @@
 //! The turn, from what was asked to what is reported: policy, plan, bundle, executor, check. Read from top to
 //! bottom; every decision is made here or above, none below.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use codeoid_spec::bundle;
-use codeoid_spec::host::{Cached, Host, HostTree};
-use codeoid_spec::id::TurnId;
-use codeoid_spec::plan::{self, Plan};
+use codeoid_spec::plan::Plan;
 use codeoid_spec::policy::Policy;
 use codeoid_spec::report::{Timing, TurnReport};
 
@@ -19,51 +16,13 @@ use crate::report::Target;
 use crate::session::{self, Neighbours, Record, Session};
 use crate::supervise::Signals;
 use crate::watch::{Alarm, Watch};
-use crate::{hidden, layers, probe, seccomp};
+use crate::{layers, seccomp};
 
-/// A turn up to its plan: everything is known, nothing has been made.
-pub struct Planned {
-    /// This host.
-    pub host: Host,
-    /// The plan.
-    pub plan: Plan,
-}
+mod planned;
+mod written;
 
-impl Planned {
-    /// Policy -> plan.
-    pub fn resolve(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<Self, Failure> {
-        let host = probe::host(runtime)?;
-        let tree = Cached::new(HostTree);
-        let workspace = plan::workspace(policy, &host, &tree).map_err(refused)?;
-        judge_owner(&workspace, &host)?;
-        let request = plan::Request {
-            turn: TurnId::now(),
-            command,
-            workspace,
-            guard: None,
-            config_file: policy.config.clone(),
-        };
-        let plan = plan::resolve(policy, &host, &tree, request, &hidden::defaults(&host)).map_err(refused)?;
-        Ok(Self { host, plan })
-    }
-}
-
-/// Without a single capability uid 0 is an ordinary user: it cannot write what belongs to others.
-fn judge_owner(workspace: &Path, host: &Host) -> Result<(), Failure> {
-    let meta = std::fs::metadata(workspace).doing("look at the workspace")?;
-    if host.is_root() && meta.uid() != 0 && meta.mode() & 0o002 == 0 {
-        return Err(Failure::new(
-            format!("workspace {}", workspace.display()),
-            format!("it belongs to uid {}, and a turn of root has no capability to write it", meta.uid()),
-        )
-        .hint(format!(
-            "run codeoid-shim as its owner: `setpriv --reuid {} --regid {} --init-groups codeoid-shim run …`",
-            meta.uid(),
-            meta.gid()
-        )));
-    }
-    Ok(())
-}
+pub use planned::Planned;
+pub use written::write_bundle;
 
 /// Runs a turn and returns the exit code.
 pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<u8, Failure> {
@@ -202,14 +161,6 @@ fn sentence(alarm: &Alarm) -> String {
 fn warn(quiet: bool, text: &str) {
     if !quiet {
         eprintln!("codeoid-shim: warning: {}", crate::diagnostic::one_line(text));
-    }
-}
-
-fn refused(error: plan::Error) -> Failure {
-    let failure = Failure::new("plan the turn", error.to_string());
-    match error.hint() {
-        Some(hint) => failure.hint(hint),
-        None => failure,
     }
 }
 
