@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnostic::{Doing, Failure};
 use crate::layers::private_dir;
-use crate::sys::process;
 
 /// A session's record is small; anything larger is not one.
 const MAX_RECORD: u64 = 64 * 1024;
@@ -84,18 +83,38 @@ struct Alive {
     home: String,
 }
 
+impl Alive {
+    /// Its namespaces, if it still has them.
+    fn namespaces(&self) -> Option<Shared> {
+        let open = |name: &str| File::open(format!("/proc/{}/ns/{name}", self.pid)).map(OwnedFd::from).ok();
+        let user = if nix::unistd::geteuid().is_root() { None } else { Some(open("user")?) };
+        let shared = Shared { user, mount: open("mnt")? };
+        // Not those of another process that has got the number in the meantime.
+        (start_time(self.pid) == Some(self.started)).then_some(shared)
+    }
+}
+
 /// The session's lock, held.
 pub struct Locked<'a> {
     session: &'a Session,
     _lock: Flock<File>,
 }
 
+/// The namespaces of a living turn. The descriptors keep them, whatever becomes of that turn meanwhile.
+#[derive(Debug)]
+pub struct Shared {
+    /// Its user namespace; `None` as root, where there is none.
+    pub user: Option<OwnedFd>,
+    /// Its mount namespace.
+    pub mount: OwnedFd,
+}
+
 /// What the living turns of the session mean for a new one.
 pub enum Neighbours {
     /// None lives.
     None,
-    /// This engine's namespaces are to be joined.
-    Join(OwnedFd),
+    /// These namespaces are to be joined.
+    Join(Shared),
     /// One lives whose home hides something else.
     Differs,
 }
@@ -163,13 +182,10 @@ impl Session {
         self.living().next().is_some()
     }
 
-    fn living(&self) -> impl Iterator<Item = (Alive, OwnedFd)> {
+    fn living(&self) -> impl Iterator<Item = Alive> {
         fs::read_dir(self.alive()).into_iter().flatten().flatten().filter_map(|entry| {
             let found = fs::read(entry.path()).ok().and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
-            let living = found.and_then(|alive| {
-                let pidfd = process::pidfd_open(Pid::from_raw(alive.pid)).ok()?;
-                (start_time(alive.pid) == Some(alive.started)).then_some((alive, pidfd))
-            });
+            let living = found.filter(|alive| start_time(alive.pid) == Some(alive.started));
             if living.is_none() {
                 // The turn is over, or was killed; its file says nothing any more.
                 let _ = fs::remove_file(entry.path());
@@ -183,9 +199,10 @@ impl Locked<'_> {
     /// Who lives, for a new turn whose home hides `home` (a digest).
     pub fn neighbours(&self, home: &str) -> Neighbours {
         let mut differs = false;
-        for (alive, pidfd) in self.session.living() {
+        for alive in self.session.living() {
+            let Some(shared) = alive.namespaces() else { continue };
             if alive.home == home {
-                return Neighbours::Join(pidfd);
+                return Neighbours::Join(shared);
             }
             differs = true;
         }

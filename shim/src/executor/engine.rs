@@ -22,6 +22,7 @@ use super::init::Init;
 use super::message::Message;
 use super::stage::{self, Overlay};
 use super::{bubblewrap, libcontainer};
+use crate::session::Shared;
 use crate::sys::{self, Context, mount as m, process};
 
 /// All that the engine needs, prepared by the supervisor.
@@ -38,8 +39,8 @@ pub struct Engine<'a> {
     pub stage: PathBuf,
     /// Where the session's home layer is mounted for all its turns.
     pub merged: Option<PathBuf>,
-    /// A living engine of the same session.
-    pub join: Option<OwnedFd>,
+    /// The namespaces of a living turn of the same session.
+    pub join: Option<Shared>,
     /// The supervisor.
     pub supervisor: Pid,
     /// The socket to the supervisor.
@@ -179,7 +180,10 @@ impl Engine<'_> {
         let failed = Error::Namespaces;
         let user = if self.uid == 0 { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
         if let Some(other) = &self.join {
-            process::setns(other.as_fd(), user | CloneFlags::CLONE_NEWNS).map_err(failed)?;
+            if let Some(user) = &other.user {
+                process::setns(user.as_fd(), CloneFlags::CLONE_NEWUSER).map_err(failed)?;
+            }
+            process::setns(other.mount.as_fd(), CloneFlags::CLONE_NEWNS).map_err(failed)?;
             unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
                 .on("unshare", "CLONE_NEWNS|CLONE_NEWCGROUP")
                 .map_err(failed)?;

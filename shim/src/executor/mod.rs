@@ -12,7 +12,7 @@ mod libcontainer;
 pub mod message;
 mod stage;
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{self, annotation};
@@ -23,6 +23,7 @@ use nix::unistd::{ForkResult, getpid, pipe2};
 use oci_spec::runtime::Spec;
 
 use crate::diagnostic::{Doing, Failure};
+use crate::session::Shared;
 use crate::supervise::Running;
 use crate::sys::{self, process};
 use engine::{Engine, Runtime};
@@ -89,8 +90,8 @@ pub struct Start<'a> {
     pub spec: &'a Spec,
     /// An empty directory for the engine's private tmpfs.
     pub stage: PathBuf,
-    /// A living engine of the same session.
-    pub join: Option<OwnedFd>,
+    /// The namespaces of a living turn of the same session.
+    pub join: Option<Shared>,
     /// The cgroups of the turn's limits: files that take a `0`.
     pub cgroups: Vec<PathBuf>,
     /// The bundle's system call filter as a program.

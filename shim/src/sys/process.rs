@@ -55,9 +55,9 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<()> {
     Errno::result(done).map(drop).on("pidfd_send_signal", signal.as_str())
 }
 
-/// setns(2) with a pidfd (Linux 5.8): joins several of that process's namespaces at once.
-pub fn setns(pidfd: BorrowedFd<'_>, flags: nix::sched::CloneFlags) -> Result<()> {
-    nix::sched::setns(pidfd, flags).on("setns", format_args!("pidfd, {flags:?}"))
+/// setns(2): joins a namespace.
+pub fn setns(namespace: BorrowedFd<'_>, kind: nix::sched::CloneFlags) -> Result<()> {
+    nix::sched::setns(namespace, kind).on("setns", format_args!("{kind:?}"))
 }
 
 /// close_range(2) from `first` up. Allocates nothing: the init process calls it.
