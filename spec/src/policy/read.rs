@@ -35,6 +35,8 @@ pub fn load(flags: Layer, environment: Layer, context: &Context) -> Result<Polic
             return Err(Error::NoHome { place: named.origin.to_string() });
         }
         Some(named) => expand(&named.value, &context.home, &context.cwd),
+        // Joined to no home it would be a file of the current directory, which is the agent's to write.
+        None if !context.home.is_absolute() => return resolve(flags, environment, None, context),
         None => context.home.join(CONFIG_FILE),
     };
     let file = match (read_config(&path)?, named) {
@@ -190,6 +192,19 @@ mod tests {
     }
 
     #[test]
+    fn without_a_home_no_file_of_the_workspace_is_read() {
+        let current = std::env::current_dir().unwrap();
+        let workspace = tempfile::tempdir_in(&current).unwrap();
+        let relative = workspace.path().strip_prefix(&current).unwrap().to_owned();
+        fs::create_dir(workspace.path().join(".codeoid")).unwrap();
+        fs::write(relative.join(CONFIG_FILE), "not even JSON").unwrap();
+        for home in [relative, PathBuf::new()] {
+            let context = Context { cwd: "/".into(), home };
+            assert_eq!(load(Layer::default(), Layer::default(), &context).unwrap().config, None);
+        }
+    }
+
+    #[test]
     fn the_file_is_read_and_named_by_its_real_path() {
         let home = Home::new();
         let file = home.write(r#"{"sandbox": {"home": "hidden"}}"#, 0o644);
@@ -255,7 +270,12 @@ mod tests {
         let home = Home::new();
         let path = home.path();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRUSR).unwrap();
-        assert!(matches!(read_config(&path), Err(Error::FileKind { .. })));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let fifo = path.clone();
+        std::thread::spawn(move || sender.send(read_config(&fifo)));
+        let answer =
+            receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for a writer");
+        assert!(matches!(answer, Err(Error::FileKind { .. })));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(matches!(read_config(&path), Err(Error::FileKind { .. })));

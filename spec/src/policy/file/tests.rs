@@ -157,6 +157,7 @@ fn what_is_not_json_is_refused_with_its_position() {
         ("{", "/c.json:1:1: not JSON: EOF while parsing an object"),
         ("{\n\"sandbox\": {},\n}", "/c.json:3:1: not JSON: key must be a string"),
         ("{} x", "/c.json:1:4: not JSON: trailing characters"),
+        ("{\n x}", "/c.json:2:2: not JSON: key must be a string"),
         ("{\"ä\": ä}", "/c.json:1:7: not JSON: expected value"),
         ("// no\n{}", "/c.json:1:1: not JSON: expected value"),
         ("{\"sandbox\":\n {\"home\": \"\\ud800\"}}", "/c.json:2:18: not JSON: unexpected end of hex escape"),
