@@ -16,7 +16,7 @@ mod system;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use environment::{EnvRule, Reason, When, env_dropped_by_default, env_verdict};
+pub use environment::{EnvRule, Reason, When, env_dropped_by_default, env_verdict, is_login};
 pub use home::LEFT_VISIBLE;
 pub use pattern::matches;
 pub use protected::{Protected, protected};

@@ -1,13 +1,14 @@
 //! Variables that a turn does not inherit: each leads out of the sandbox, or into a git repository of
-//! somebody's choice, or carries a login whose file is hidden. All others are handed on, among them
-//! `XDG_RUNTIME_DIR`, which names a fresh directory inside.
+//! somebody's choice. All others are handed on, among them `XDG_RUNTIME_DIR`, which names a fresh directory
+//! inside, and logins: the agent's commands are given those on purpose more often than not, so they are
+//! dropped only where the policy says so (`env.drop`); they are listed here for `explain`.
 
 use super::pattern::matches;
 
 /// What is wrong with a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// It names a socket, a service or a file descriptor outside.
+    /// It names a socket, a service, a file descriptor or a hidden file outside.
     Reaches,
     /// It leads git, or a tool that starts containers, elsewhere than the sandbox does.
     Redirects,
@@ -161,17 +162,17 @@ const RULES: &[EnvRule] = &[
     reaches("NOTIFY_SOCKET", "names the socket of the service manager (sd_notify(3))"),
     reaches("WATCHDOG_*", "speaks of a process outside (sd_watchdog_enabled(3))"),
     // Logins.
-    login("DOCKER_AUTH_CONFIG", WHY_LOGIN),
-    login("REGISTRY_AUTH_FILE", WHY_LOGIN_FILE),
-    login("KRB5CCNAME", "names a Kerberos ticket"),
-    login("KUBECONFIG", WHY_LOGIN_FILE),
-    login("GOOGLE_APPLICATION_CREDENTIALS", WHY_LOGIN_FILE),
+    reaches("DOCKER_AUTH_CONFIG", WHY_LOGIN),
+    reaches("REGISTRY_AUTH_FILE", WHY_LOGIN_FILE),
+    reaches("KRB5CCNAME", "names a Kerberos ticket"),
+    reaches("KUBECONFIG", WHY_LOGIN_FILE),
+    reaches("GOOGLE_APPLICATION_CREDENTIALS", WHY_LOGIN_FILE),
     login("AWS_ACCESS_KEY_ID", WHY_LOGIN),
     login("AWS_SECRET_ACCESS_KEY", WHY_LOGIN),
     login("AWS_SESSION_TOKEN", WHY_LOGIN),
     login("AWS_SECURITY_TOKEN", WHY_LOGIN),
     login("AWS_CONTAINER_*", WHY_LOGIN),
-    login("AWS_WEB_IDENTITY_TOKEN_FILE", WHY_LOGIN_FILE),
+    reaches("AWS_WEB_IDENTITY_TOKEN_FILE", WHY_LOGIN_FILE),
     login("AZURE_CLIENT_SECRET", WHY_LOGIN),
     login("AZURE_DEVOPS_EXT_PAT", WHY_LOGIN),
     login("ARM_CLIENT_SECRET", WHY_LOGIN),
@@ -256,12 +257,18 @@ pub fn env_dropped_by_default() -> &'static [EnvRule] {
     RULES
 }
 
-/// The rule by which this variable is dropped, or `None` where it is handed on. `network_closed`: the network
-/// is `off` or `allowlist`.
+/// The rule by which this variable is dropped, or `None` where it is handed on, as logins are.
+/// `network_closed`: the network is `off` or `allowlist`.
 #[must_use]
 pub fn env_verdict(name: &str, network_closed: bool) -> Option<&'static EnvRule> {
     RULES.iter().find(|rule| {
         let applies = network_closed || rule.when == When::Always;
-        applies && matches(rule.pattern, name)
+        applies && rule.reason != Reason::Login && matches(rule.pattern, name)
     })
+}
+
+/// Whether a variable is a login by its name: handed on, unless `env.drop` names it.
+#[must_use]
+pub fn is_login(name: &str) -> bool {
+    RULES.iter().any(|rule| rule.reason == Reason::Login && matches(rule.pattern, name))
 }

@@ -249,7 +249,6 @@ fn variables_that_lead_out_are_dropped() {
         "GIT_WORK_TREE",
         "GIT_INDEX_FILE",
         "GIT_COMMON_DIR",
-        "AWS_SECRET_ACCESS_KEY",
         "CODEOID_SANDBOX_NETWORK",
     ] {
         assert!(env_verdict(name, false).is_some(), "{name}");
@@ -272,6 +271,9 @@ fn variables_that_lead_out_are_dropped() {
         "",
     ] {
         assert_eq!(env_verdict(name, true), None, "{name}");
+    }
+    for name in ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "ANTHROPIC_API_KEY"] {
+        assert!(env_verdict(name, true).is_none() && is_login(name), "{name}: handed on unless env.drop names it");
     }
     for name in ["PGHOST", "https_proxy"] {
         assert!(env_verdict(name, false).is_none() && env_verdict(name, true).is_some(), "{name}");
