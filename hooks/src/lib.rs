@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bytes;
 pub mod config;
 pub mod entry;
 pub mod index;

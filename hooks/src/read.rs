@@ -360,6 +360,17 @@ impl Dir {
     /// # Errors
     /// [`Error::NotRegular`] and [`Error::TooBig`] say what is there instead.
     pub fn read(&self, name: &OsStr, limit: u64) -> Result<Option<Content>, Error> {
+        match self.open_file(name)? {
+            Some((file, stamp)) => read_open(file, stamp, self.path.join(name), limit).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Opens a regular file of any size, for reading piece by piece; `None` where there is none of that name.
+    ///
+    /// # Errors
+    /// [`Error::NotRegular`] says what is there instead.
+    pub fn open_file(&self, name: &OsStr) -> Result<Option<(File, Stamp)>, Error> {
         // Asked first, because opening a device can have an effect even with O_NONBLOCK.
         match self.lstat(name)? {
             None => return Ok(None),
@@ -370,12 +381,16 @@ impl Dir {
         }
         let path = self.path.join(name);
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let fd = match openat(&self.fd, name, flags, Mode::empty()) {
-            Ok(fd) => fd,
+        let file = match openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
             Err(Errno::ENOENT) => return Ok(None),
             Err(errno) => return Err(Error::os("openat", &path, errno)),
         };
-        read_open(File::from(fd), path, limit).map(Some)
+        let stamp = Stamp::of(&fstat(&file).map_err(|e| Error::os("fstat", &path, e))?);
+        match stamp.kind() {
+            Kind::File => Ok(Some((file, stamp))),
+            kind => Err(Error::NotRegular { path, kind }),
+        }
     }
 
     /// The target of a symlink; `None` where there is no symlink of that name.
@@ -449,7 +464,11 @@ pub fn file(path: &Path, limit: u64) -> Result<Option<Content>, Error> {
     }
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     match open(path, flags, Mode::empty()) {
-        Ok(fd) => read_open(File::from(fd), path.to_owned(), limit).map(Some),
+        Ok(fd) => {
+            let file = File::from(fd);
+            let stamp = Stamp::of(&fstat(&file).map_err(|e| Error::os("fstat", path, e))?);
+            read_open(file, stamp, path.to_owned(), limit).map(Some)
+        }
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
         Err(errno) => Err(Error::os("open", path, errno)),
     }
@@ -473,9 +492,7 @@ pub fn stat(path: &Path) -> Option<Stamp> {
     nix::sys::stat::stat(path).ok().map(|stat| Stamp::of(&stat))
 }
 
-fn read_open(mut file: File, path: PathBuf, limit: u64) -> Result<Content, Error> {
-    let stat = fstat(&file).map_err(|e| Error::os("fstat", &path, e))?;
-    let stamp = Stamp::of(&stat);
+fn read_open(mut file: File, stamp: Stamp, path: PathBuf, limit: u64) -> Result<Content, Error> {
     if stamp.kind() != Kind::File {
         return Err(Error::NotRegular { path, kind: stamp.kind() });
     }

@@ -318,7 +318,7 @@ mod tests {
         fs::create_dir_all(root.join("t/closed/deeper/deepest")).unwrap();
         fs::write(root.join("t/closed/deeper/file"), "x").unwrap();
         for name in ["t/closed/deeper/deepest", "t/closed/deeper", "t/closed"] {
-            fs::set_permissions(root.join(name), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o000)).unwrap();
         }
         remove(&dir, "t".as_ref()).unwrap();
         assert!(!root.join("t").exists());
