@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use codeoid_hooks::{layout, roots, shared};
+use codeoid_spec::git::Guard;
 use codeoid_spec::host::{Cached, Host, HostTree};
 use codeoid_spec::id::TurnId;
 use codeoid_spec::plan::{self, Plan};
@@ -26,16 +28,49 @@ impl Planned {
         let tree = Cached::new(HostTree);
         let workspace = plan::workspace(policy, &host, &tree).map_err(refused)?;
         judge_owner(&workspace, &host)?;
+        let guard = guard(policy, &host, &workspace)?;
         let request = plan::Request {
             turn: TurnId::now(),
             command,
             workspace,
-            guard: None,
+            guard,
             config_file: policy.config.clone(),
         };
         let plan = plan::resolve(policy, &host, &tree, request, &hidden::defaults(&host)).map_err(refused)?;
         Ok(Self { host, plan })
     }
+}
+
+/// Finds the repository around the workspace, and what its protection asks of the sandbox.
+fn guard(policy: &Policy, host: &Host, workspace: &Path) -> Result<Option<Guard>, Failure> {
+    let mut context = roots::Context {
+        home: host.home.clone().unwrap_or_default(),
+        state_dir: host.state.path().to_owned(),
+        runtime_dir: host.runtime.clone(),
+        config_file: policy.config.clone().unwrap_or_default(),
+        common_dir: None,
+    };
+    let validate = |context: &roots::Context| {
+        policy
+            .worktree_roots
+            .iter()
+            .map(|root| {
+                roots::validate(&root.value, context).map_err(|error| {
+                    Failure::from_error(format!("worktree root ({})", root.origin), &error)
+                        .hint("name another directory, or leave the root out")
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let what = "look at the repository around the workspace";
+    let roots = validate(&context)?;
+    let Some(repository) = layout::find(workspace, &policy.session.value, &roots).doing(what)? else {
+        return Ok(None);
+    };
+    // Now that it is known: a root inside git's own directory is none.
+    context.common_dir = Some(repository.common_dir.clone());
+    validate(&context)?;
+    shared::guard(&repository).doing(what).map(Some)
 }
 
 /// Without a single capability uid 0 is an ordinary user: it cannot write what belongs to others.
