@@ -15,6 +15,7 @@ mod sys;
 mod terminal;
 mod turn;
 mod watch;
+mod widening;
 
 use std::process::ExitCode;
 

@@ -60,7 +60,8 @@ impl Tree for HostTree {
 #[derive(Debug, Default)]
 pub struct Cached<T> {
     tree: T,
-    nodes: std::cell::RefCell<std::collections::HashMap<PathBuf, Option<Node>>>,
+    /// By the path's bytes: hashing a path component by component costs more than asking the kernel.
+    nodes: std::cell::RefCell<std::collections::HashMap<std::ffi::OsString, Option<Node>>>,
 }
 
 impl<T: Tree> Cached<T> {
@@ -72,13 +73,13 @@ impl<T: Tree> Cached<T> {
 
 impl<T: Tree> Tree for Cached<T> {
     fn node(&self, path: &Path) -> Option<Node> {
-        if let Some(node) = self.nodes.borrow().get(path) {
+        if let Some(node) = self.nodes.borrow().get(path.as_os_str()) {
             return node.clone();
         }
         // Below what is missing, everything is.
-        let parent_missing = path.parent().is_some_and(|at| self.nodes.borrow().get(at) == Some(&None));
+        let parent_missing = path.parent().is_some_and(|at| self.nodes.borrow().get(at.as_os_str()) == Some(&None));
         let node = if parent_missing { None } else { self.tree.node(path) };
-        self.nodes.borrow_mut().insert(path.to_owned(), node.clone());
+        self.nodes.borrow_mut().insert(path.as_os_str().to_owned(), node.clone());
         node
     }
 

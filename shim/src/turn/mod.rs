@@ -16,7 +16,7 @@ use crate::report::Target;
 use crate::session::{self, Neighbours, Record, Session};
 use crate::supervise::Signals;
 use crate::watch::{Alarm, Watch};
-use crate::{layers, seccomp};
+use crate::{layers, seccomp, widening};
 
 mod planned;
 mod written;
@@ -34,6 +34,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     let choice = executor::choose(policy)?;
     let coverage = coverage::linux(&plan, policy);
     let weaker = coverage::judge(&coverage, policy, choice.name())?;
+    let widened = widening::judge(policy, &plan)?;
     let resolved = started.elapsed();
 
     // Plan -> bundle.
@@ -94,7 +95,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     std::fs::remove_dir_all(&dir).doing("clean up")?;
     let ended = ended?;
     let mut warnings = plan.warnings.clone();
-    warnings.extend(weaker.iter().cloned());
+    warnings.extend(weaker.iter().chain(&widened).cloned());
     warnings.extend(watch.alarms().map(sentence));
     if ended.timed_out {
         warnings.push("the time limit ended the command".to_owned());

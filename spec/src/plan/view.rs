@@ -1,6 +1,7 @@
 //! The sandbox's view, mount by mount, in the order in which an executor makes them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::cover::Cover;
@@ -38,6 +39,7 @@ pub(super) fn build(
         hidden: Vec::new(),
         masked: Vec::new(),
         plain: BTreeMap::new(),
+        widened: Vec::new(),
         top_hidden: HashSet::new(),
         plain_home: None,
     };
@@ -52,7 +54,7 @@ pub(super) fn build(
     view.place_guard();
     view.place_masks();
     view.check_reachable()?;
-    let View { mounts, covers, hidden, masked, top_hidden, .. } = view;
+    let View { mounts, covers, hidden, masked, top_hidden, widened, .. } = view;
     let (env, env_dropped) = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
@@ -72,6 +74,7 @@ pub(super) fn build(
         masked_paths: if root { paths(ROOT_MASKED) } else { Vec::new() },
         hidden,
         masked,
+        widened,
         home: policy.home.clone(),
         network: policy.network.clone(),
         limits: Limits {
@@ -181,6 +184,8 @@ struct View<'a> {
     hidden: Vec<Sourced<PathBuf>>,
     masked: Vec<PathBuf>,
     plain: BTreeMap<PathBuf, Plain>,
+    /// What is shown although it is hidden by default.
+    widened: Vec<Sourced<PathBuf>>,
     /// Names in the root directory that are hidden.
     top_hidden: HashSet<PathBuf>,
     /// The home, where it cannot be covered: then what is hidden in it is masked.
@@ -364,10 +369,13 @@ impl View<'_> {
         let mut parents: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
         for entry in entries {
             let Some(worktree) = entry.worktree.as_deref() else { continue };
+            // Copy-on-write in the home, out of sight below a file system of the sandbox's own: git would take
+            // a worktree that it cannot see for one that is gone, and prune its entry.
             let in_home = self.covers.iter().any(|cover| cover.upper && worktree.starts_with(&cover.root));
+            let out_of_sight = self.mounts.iter().any(|mount| is_fresh(mount) && mount.covers(worktree));
             let bound = self.plain.keys().any(|known| worktree.starts_with(known));
             let real = self.tree.real(worktree).is_some_and(|real| real == worktree);
-            if in_home && !bound && real && never_writable(worktree, self.host).is_none() {
+            if (in_home || out_of_sight) && !bound && real && never_writable(worktree, self.host).is_none() {
                 parents.entry(worktree.parent().unwrap_or(worktree)).or_default().push(worktree);
             }
         }
@@ -387,15 +395,30 @@ impl View<'_> {
         let mut places = Vec::new();
         let mut seen = HashSet::new();
         let mut known = HashMap::new();
-        for asked in self.policy.hide.iter().cloned().chain(secrets.iter().cloned()).chain(own) {
+        let asked: Vec<_> = self.policy.hide.iter().cloned().chain(own).collect();
+        let explicit = asked.len();
+        for (number, asked) in asked.into_iter().chain(secrets.iter().cloned()).enumerate() {
             for path in self.places(&asked.value, &mut known) {
-                if seen.insert(path.clone()) {
+                if number < explicit {
+                    // What the policy hides, no other rule shows.
+                    self.plain.retain(|at, plain| plain.rank == Rank::Own || !at.starts_with(&path));
+                } else if let Some(shown) = self.shown(&path) {
+                    if shown.value == path {
+                        self.widened.push(shown);
+                        continue;
+                    }
+                    // Only a part of it is shown: all else of it is not there.
+                    let kind = Kind::Tmpfs { mode: 0o700, devices: false };
+                    self.push(path.clone(), kind, "hide", "hidden but for a part", asked.origin.clone());
+                    self.widened.push(shown);
+                }
+                if seen.insert(path.as_os_str().to_owned()) {
                     places.push(Sourced::new(path, asked.origin.clone()));
                 }
             }
         }
         // A cover of a directory serves for all that is hidden below it, so the highest come first.
-        places.sort_by_key(|place| depth(&place.value));
+        places.sort_by_cached_key(|place: &Sourced<PathBuf>| depth(&place.value));
         for place in places {
             let workspace = &self.request.workspace;
             if workspace.starts_with(&place.value) {
@@ -420,9 +443,17 @@ impl View<'_> {
         Ok(())
     }
 
+    /// The rule that shows a path which is hidden by default, or something in it.
+    fn shown(&self, hidden: &Path) -> Option<Sourced<PathBuf>> {
+        let found = self.plain.iter().find(|(at, plain)| {
+            matches!(plain.rank, Rank::Read | Rank::Write) && at.starts_with(hidden)
+        });
+        found.map(|(at, plain)| Sourced::new(at.clone(), plain.origin.clone()))
+    }
+
     /// The names under which a hidden thing is to be found: its own, with the directories above it resolved,
     /// and where it is a symbolic link, also what it leads to.
-    fn places(&self, path: &Path, known: &mut HashMap<PathBuf, PathBuf>) -> Vec<PathBuf> {
+    fn places(&self, path: &Path, known: &mut HashMap<OsString, PathBuf>) -> Vec<PathBuf> {
         let named = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => self.resolved(parent, known).join(name),
             _ => path.to_owned(),
@@ -435,8 +466,8 @@ impl View<'_> {
     }
 
     /// A directory with its symbolic links resolved, as far as it exists; what is missing stays as written.
-    fn resolved(&self, dir: &Path, known: &mut HashMap<PathBuf, PathBuf>) -> PathBuf {
-        if let Some(real) = known.get(dir) {
+    fn resolved(&self, dir: &Path, known: &mut HashMap<OsString, PathBuf>) -> PathBuf {
+        if let Some(real) = known.get(dir.as_os_str()) {
             return real.clone();
         }
         let real = match (dir.parent(), dir.file_name()) {
@@ -449,7 +480,7 @@ impl View<'_> {
             }
             _ => dir.to_owned(),
         };
-        known.insert(dir.to_owned(), real.clone());
+        known.insert(dir.as_os_str().to_owned(), real.clone());
         real
     }
 
@@ -471,8 +502,7 @@ impl View<'_> {
             self.covers[cover].hide(path, self.tree);
             return;
         }
-        let fresh = |mount: &Mount| matches!(mount.kind, Kind::Tmpfs { .. } | Kind::Proc | Kind::Devpts);
-        if path.starts_with("/run") || self.mounts.iter().any(|mount| fresh(mount) && mount.covers(path)) {
+        if path.starts_with("/run") || self.mounts.iter().any(|mount| is_fresh(mount) && mount.covers(path)) {
             // Nothing of the host's is there.
             return;
         }
@@ -577,6 +607,11 @@ impl View<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a mount is the sandbox's own, with nothing of the host's in it.
+fn is_fresh(mount: &Mount) -> bool {
+    matches!(mount.kind, Kind::Tmpfs { .. } | Kind::Proc | Kind::Devpts)
 }
 
 fn depth(path: &Path) -> usize {
