@@ -303,7 +303,11 @@ impl View<'_> {
                     self.add(root, Rank::Git, Access::Read, "git", why, git("worktrees"));
                 }
             }
-            self.add(&repository.common_dir, Rank::Git, Access::Read, "git", "git's common dir", git("common dir"));
+            // Where the protection puts something there itself, that is what counts.
+            if !guard.binds.iter().any(|bind| bind.target == repository.common_dir) {
+                let why = "git's common dir";
+                self.add(&repository.common_dir, Rank::Git, Access::Read, "git", why, git("common dir"));
+            }
             self.add_worktrees(&repository.entries);
             for folder in &repository.session_folders {
                 if self.tree.node(folder).is_some() {
