@@ -31,6 +31,7 @@ pub use turn::{Outcome, Running, Turn, wait_until};
 macro_rules! each_identity {
     ($($(#[$meta:meta])* fn $name:ident($place:ident) $body:block)*) => {$(
         $(#[$meta])*
+        #[cfg(test)]
         mod $name {
             #[allow(unused_imports)]
             use super::*;

@@ -20,7 +20,9 @@ pub(crate) fn base() -> PathBuf {
         return PathBuf::from("/home/codeoid-tests");
     }
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("codeoid-tests")
+    std::env::var_os("XDG_CACHE_HOME")
+        .map_or_else(|| home.join(".cache"), PathBuf::from)
+        .join("codeoid-tests")
 }
 
 /// One test's place.
@@ -150,9 +152,13 @@ impl Place {
         .map(|(name, value)| (name.into(), value.into_os_string()))
         .into();
         let name = self.identity.name();
-        for (key, value) in
-            [("USER", name.as_str()), ("LOGNAME", &name), ("SHELL", "/bin/sh"), ("LANG", "C.UTF-8"), ("TERM", "dumb")]
-        {
+        for (key, value) in [
+            ("USER", name.as_str()),
+            ("LOGNAME", &name),
+            ("SHELL", "/bin/sh"),
+            ("LANG", "C.UTF-8"),
+            ("TERM", "dumb"),
+        ] {
             environment.push((key.into(), value.into()));
         }
         environment.push(("PATH".into(), self.path.clone()));

@@ -96,7 +96,9 @@ impl Git {
     pub fn all() -> Vec<Self> {
         let extra = std::env::var_os("CODEOID_TESTS_GITS").unwrap_or_default();
         let mut found: Vec<Self> = vec![];
-        for directory in std::env::split_paths(&extra).chain(["/usr/local/bin", "/usr/bin"].map(PathBuf::from)) {
+        for directory in
+            std::env::split_paths(&extra).chain(["/usr/local/bin", "/usr/bin"].map(PathBuf::from))
+        {
             let Ok(output) = Command::new(directory.join("git")).arg("--version").output() else { continue };
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let mut numbers = text.split(' ').nth(2).unwrap_or_default().split('.').flat_map(str::parse);
@@ -147,14 +149,19 @@ impl Repo {
     #[must_use]
     pub fn below(place: &Place, layout: Layout, directory: &str) -> Self {
         let top = place.make(directory);
-        let finished = script(place, &top, include_str!("../fixtures/repository.sh"), &[
-            layout.name(),
-            top.to_str().expect("places have plain names"),
-        ]);
+        let finished = script(
+            place,
+            &top,
+            include_str!("../fixtures/repository.sh"),
+            &[layout.name(), top.to_str().expect("places have plain names")],
+        );
         assert!(finished.ok(), "fixture {}: {finished}", layout.name());
         let printed = finished.out();
-        let mut paths: HashMap<&str, PathBuf> =
-            printed.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k, PathBuf::from(v))).collect();
+        let mut paths: HashMap<&str, PathBuf> = printed
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(k, v)| (k, PathBuf::from(v)))
+            .collect();
         let mut take = |name: &str| paths.remove(name).unwrap_or_default();
         let main = take("main");
         Self {
@@ -174,11 +181,16 @@ impl Repo {
     /// If git does not see them all.
     pub fn add_worktrees(&self, place: &Place, count: u32) {
         let repo = self.main.clone().unwrap_or_else(|| self.common.clone());
-        script(place, &self.top, include_str!("../fixtures/many-worktrees.sh"), &[
-            repo.to_str().expect("places have plain names"),
-            self.top.join("many").to_str().expect("places have plain names"),
-            &count.to_string(),
-        ])
+        script(
+            place,
+            &self.top,
+            include_str!("../fixtures/many-worktrees.sh"),
+            &[
+                repo.to_str().expect("places have plain names"),
+                self.top.join("many").to_str().expect("places have plain names"),
+                &count.to_string(),
+            ],
+        )
         .expect_ok();
     }
 

@@ -84,7 +84,10 @@ impl Requires {
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .chain(
+            ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin"]
+                .map(PathBuf::from),
+        )
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
 }

@@ -51,7 +51,9 @@ impl Snapshot {
                 continue;
             }
             let Ok(entries) = fs::read_dir(&path) else { continue };
-            open.extend(entries.flatten().map(|entry| name.join(entry.file_name())).filter(|below| keep(below)));
+            open.extend(
+                entries.flatten().map(|entry| name.join(entry.file_name())).filter(|below| keep(below)),
+            );
         }
         Self(items)
     }
@@ -69,7 +71,9 @@ impl Snapshot {
                 Some(_) => {}
             }
         }
-        lines.extend(later.0.keys().filter(|path| !self.0.contains_key(*path)).map(|p| format!("+ {}", p.display())));
+        lines.extend(
+            later.0.keys().filter(|path| !self.0.contains_key(*path)).map(|p| format!("+ {}", p.display())),
+        );
         lines
     }
 
@@ -116,7 +120,11 @@ fn item(path: &Path, meta: &fs::Metadata, times: bool) -> Item {
         mode: meta.mode() & 0o7777,
         owner: (meta.uid(), meta.gid()),
         size: if kind.is_file() { meta.len() } else { 0 },
-        changed: if times { i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec()) } else { 0 },
+        changed: if times {
+            i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec())
+        } else {
+            0
+        },
         hash: hash.finish(),
     }
 }

@@ -93,7 +93,10 @@ impl Terminal {
         wait_until(Duration::from_secs(30), || {
             let screen = self.screen.lock().expect("no panic while held").clone();
             let new = &screen[self.seen..];
-            end = new.windows(wanted.len()).position(|part| part == wanted.as_bytes()).map(|at| at + wanted.len());
+            end = new
+                .windows(wanted.len())
+                .position(|part| part == wanted.as_bytes())
+                .map(|at| at + wanted.len());
             end.is_some()
         });
         match end {

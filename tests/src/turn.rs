@@ -31,7 +31,7 @@ pub struct Turn<'a> {
     environment: Vec<(OsString, Option<OsString>)>,
     wrapper: Vec<OsString>,
     stdin: Option<Vec<u8>>,
-    report: PathBuf,
+    report: OsString,
     cwd: PathBuf,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Turn<'a> {
             environment: vec![],
             wrapper: vec![],
             stdin: None,
-            report: place.at(format!("reports/{serial}.json")),
+            report: place.at(format!("reports/{serial}.json")).into(),
             cwd: place.home(),
         }
     }
@@ -66,6 +66,13 @@ impl<'a> Turn<'a> {
     #[must_use]
     pub fn options<S: AsRef<OsStr>>(mut self, options: impl IntoIterator<Item = S>) -> Self {
         self.options.extend(options.into_iter().map(|option| option.as_ref().to_owned()));
+        self
+    }
+
+    /// With its report sent there (`fd:N`, another file).
+    #[must_use]
+    pub fn report_to(mut self, target: impl AsRef<OsStr>) -> Self {
+        target.as_ref().clone_into(&mut self.report);
         self
     }
 
@@ -131,7 +138,7 @@ impl<'a> Turn<'a> {
         if let Some(workspace) = &self.workspace {
             line.extend(["--workspace".into(), workspace.into()]);
         }
-        line.extend(["--report".into(), self.report.clone().into_os_string()]);
+        line.extend(["--report".into(), self.report.clone()]);
         line.extend(self.options.iter().cloned());
         line.push("--".into());
         line.extend(self.command.iter().cloned());
@@ -171,7 +178,15 @@ impl<'a> Turn<'a> {
         let stdout = Stream::read(child.stdout.take().expect("piped"));
         let stderr = Stream::read(child.stderr.take().expect("piped"));
         let stdin = child.stdin.take();
-        Running { child, stdin, stdout, stderr, report: self.report, line: format!("{command:?}"), seen: 0 }
+        Running {
+            child,
+            stdin,
+            stdout,
+            stderr,
+            report: self.report.into(),
+            line: format!("{command:?}"),
+            seen: 0,
+        }
     }
 
     /// Starts it, feeds it, and waits for its end.
@@ -323,8 +338,13 @@ impl Running {
             serde_json::from_slice(&bytes)
                 .unwrap_or_else(|error| panic!("report: {error}: {}", String::from_utf8_lossy(&bytes)))
         });
-        let outcome =
-            Outcome { status, stdout: self.stdout.so_far(), stderr: self.stderr.so_far(), report, line: self.line.clone() };
+        let outcome = Outcome {
+            status,
+            stdout: self.stdout.so_far(),
+            stderr: self.stderr.so_far(),
+            report,
+            line: self.line.clone(),
+        };
         assert!(drained, "something still holds the turn's output open: {outcome}");
         outcome
     }
