@@ -179,6 +179,15 @@ impl Place {
         command
     }
 
+    /// Runs a command to its end.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn finish(&self, mut command: Command) -> Finished {
+        Finished(command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
     /// Runs a shell script as the identity, outside any sandbox, in this directory.
     ///
     /// # Panics

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::Place;
 
 /// How long any turn of a test may take.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(45);
 
 /// A turn that is not started yet.
 #[derive(Debug)]
