@@ -133,8 +133,10 @@ impl<'a> Turn<'a> {
     /// The shim's command line.
     #[must_use]
     pub fn line(&self) -> Vec<OsString> {
-        let mut line: Vec<OsString> = vec![crate::shim().into(), "run".into(), "--session".into()];
-        line.push(self.session.clone());
+        // In one word: a hostile id may look like an option.
+        let mut session = OsString::from("--session=");
+        session.push(&self.session);
+        let mut line: Vec<OsString> = vec![crate::shim().into(), "run".into(), session];
         if let Some(workspace) = &self.workspace {
             line.extend(["--workspace".into(), workspace.into()]);
         }
@@ -334,7 +336,8 @@ impl Running {
         let drained = wait_until(Duration::from_secs(5), || {
             self.stdout.reader.is_finished() && self.stderr.reader.is_finished()
         });
-        let report = fs::read(&self.report).ok().map(|bytes| {
+        let written = fs::metadata(&self.report).is_ok_and(|meta| meta.is_file());
+        let report = written.then(|| fs::read(&self.report).unwrap_or_default()).map(|bytes| {
             serde_json::from_slice(&bytes)
                 .unwrap_or_else(|error| panic!("report: {error}: {}", String::from_utf8_lossy(&bytes)))
         });

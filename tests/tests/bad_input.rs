@@ -67,10 +67,10 @@ each_identity! {
 
     fn a_configuration_that_is_no_ordinary_file(place) {
         let path = place.write("home/.codeoid/config.json", "{}");
-        refused_after(place, &path, "rm \"$1\"; mkdir \"$1\"", &["config.json"]);
-        refused_after(place, &path, "rm -r \"$1\"; mkfifo \"$1\"", &["config.json"]);
+        refused_after(place, &path, "rm \"$1\"; mkdir \"$1\"", &["regular"]);
+        refused_after(place, &path, "rm -r \"$1\"; mkfifo \"$1\"", &["regular"]);
         refused_after(place, &path, "rm \"$1\"; ln -s /nowhere \"$1\"", &["config.json"]);
-        refused_after(place, &path, "rm \"$1\"; ln -s /dev/zero \"$1\"", &["config.json"]);
+        refused_after(place, &path, "rm \"$1\"; ln -s /dev/zero \"$1\"", &["regular"]);
         refused_after(place, &path, "rm \"$1\"; truncate -s 3G \"$1\"", &["larger"]);
     }
 

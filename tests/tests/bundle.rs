@@ -141,7 +141,7 @@ each_identity! {
         assert_eq!(kept["linux"]["seccomp"], written["linux"]["seccomp"]);
     }
 
-    fn other_formats(place) {
+    fn the_bwrap_executor_runs_the_same_bundle(place) {
         let workspace = place.make("home/w");
         let workspace = workspace.display().to_string();
         if !Requires::Tool("bwrap").met() {

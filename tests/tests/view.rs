@@ -102,7 +102,7 @@ each_identity! {
         place.write("outside/mine/file", "kept");
         let script = format!(
             "cd {}; rm file; mv file other; chmod 777 file; ln file hard; ln -s x soft; mkdir d; touch file; \
-             truncate -s 0 file; chown $(id -u) file; : >>file; true",
+             truncate -s 0 file; chown $(id -u) file; (echo x >>file); true",
             outside.display()
         );
         place.turn(&workspace).sh(&script).run().expect_ok();
@@ -233,12 +233,12 @@ each_identity! {
 
     fn home_overlay_keeps_changes_in_the_session(place) {
         let workspace = place.make("home/w");
-        place.write("home/kept", "the host's");
+        place.write("home/kept", "the host's\n");
         place.write("home/.cache/tool/data", "warm");
         let script = "echo changed >~/kept; echo new >~/new; rm ~/.cache/tool/data; mkdir -p ~/.cache/other && echo x >~/.cache/other/y; cat ~/kept ~/new";
         let outcome = place.turn(&workspace).sh(script).run();
         assert_eq!(outcome.expect_ok().out(), "changed\nnew");
-        assert_eq!(fs::read_to_string(place.at("home/kept")).unwrap(), "the host's");
+        assert_eq!(fs::read_to_string(place.at("home/kept")).unwrap(), "the host's\n");
         assert_eq!(fs::read_to_string(place.at("home/.cache/tool/data")).unwrap(), "warm");
         assert!(!place.at("home/new").exists() && !place.at("home/.cache/other").exists());
         let look = "cat ~/kept ~/new ~/.cache/other/y 2>/dev/null; test -e ~/.cache/tool/data && echo warm; true";
