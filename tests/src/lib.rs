@@ -26,29 +26,23 @@ pub use snapshot::Snapshot;
 pub use terminal::Terminal;
 pub use turn::{Outcome, Running, Turn, wait_until};
 
-/// Declares tests that run once as root and once as an ordinary user. Each body gets a fresh [`Place`].
+/// Declares functions as tests that run once as root and once as an ordinary user, each time with a fresh
+/// [`Place`]. A function that is not declared is never called, which the compiler reports.
 #[macro_export]
 macro_rules! each_identity {
-    ($($(#[$meta:meta])* fn $name:ident($place:ident) $body:block)*) => {$(
-        $(#[$meta])*
-        #[cfg(test)]
+    ($($name:ident),* $(,)?) => {$(
         mod $name {
-            #[allow(unused_imports)]
-            use super::*;
-
-            fn body($place: &$crate::Place) $body
-
             #[test]
             fn as_root() {
                 if let Some(place) = $crate::Place::for_test($crate::Identity::Root, stringify!($name)) {
-                    body(&place);
+                    super::$name(&place);
                 }
             }
 
             #[test]
             fn as_user() {
                 if let Some(place) = $crate::Place::for_test($crate::Identity::Ordinary, stringify!($name)) {
-                    body(&place);
+                    super::$name(&place);
                 }
             }
         }

@@ -2,6 +2,8 @@
 //!
 //! Builds with debug assertions honour `CODEOID_TEST_STOP_AT=STEP`: the shim kills itself there.
 
+#![cfg(test)]
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -66,100 +68,126 @@ fn dies_at(place: &Place, step: &str, recover: impl Fn(&Place, &Repo)) {
     }
 }
 
-each_identity! {
-    fn a_next_turn_recovers(place) {
-        for step in STEPS {
-            let place = Place::new(place.identity(), step);
-            dies_at(&place, step, |place, repo| {
-                let outcome = place.turn(&repo.workspace).sh("git status --porcelain").run();
-                outcome.expect_ok();
-            });
-        }
+fn a_next_turn_recovers(place: &Place) {
+    for step in STEPS {
+        let place = Place::new(place.identity(), step);
+        dies_at(&place, step, |place, repo| {
+            let outcome = place.turn(&repo.workspace).sh("git status --porcelain").run();
+            outcome.expect_ok();
+        });
     }
+}
 
-    fn a_turn_of_another_session_recovers(place) {
-        for step in ["started", "finishing"] {
-            let place = Place::new(place.identity(), step);
-            dies_at(&place, step, |place, repo| {
-                place.turn(&repo.workspace).session("other").command(["true"]).run().expect_ok();
-            });
-        }
+fn a_turn_of_another_session_recovers(place: &Place) {
+    for step in ["started", "finishing"] {
+        let place = Place::new(place.identity(), step);
+        dies_at(&place, step, |place, repo| {
+            place.turn(&repo.workspace).session("other").command(["true"]).run().expect_ok();
+        });
     }
+}
 
-    fn check_recovers(place) {
-        for step in STEPS {
-            let place = Place::new(place.identity(), step);
-            dies_at(&place, step, |place, repo| {
-                let check = place.shim(&["check", "--repo", repo.workspace.to_str().unwrap(), "--json"]);
-                assert!(check.code() < 125, "{check}");
-                assert!(check.json().is_object() || check.json().is_array());
-            });
-        }
-    }
-
-    fn a_recovered_repository_equals_a_cleanly_finished_one(place) {
-        let clean = Place::new(place.identity(), "clean");
-        let expected = Repo::below(&clean, Layout::Main, "home/crash");
-        clean.turn(&expected.workspace).sh(WORK).run().expect_ok();
-        let expected = state(&expected);
-        for step in ["finishing", "restored"] {
-            let place = Place::new(place.identity(), step);
-            let repo = Repo::below(&place, Layout::Main, "home/crash");
-            let outcome = place.turn(&repo.workspace).env("CODEOID_TEST_STOP_AT", step).sh(WORK).run();
-            assert_eq!(outcome.signal(), Some(9), "{outcome}");
-            let check = place.shim(&["check", "--repo", repo.workspace.to_str().unwrap()]);
+fn check_recovers(place: &Place) {
+    for step in STEPS {
+        let place = Place::new(place.identity(), step);
+        dies_at(&place, step, |place, repo| {
+            let check = place.shim(&["check", "--repo", repo.workspace.to_str().unwrap(), "--json"]);
             assert!(check.code() < 125, "{check}");
-            let names = |snapshot: &Snapshot| {
-                let empty = Snapshot::of(Path::new("/nonexistent"));
-                empty.added(snapshot).into_iter().filter(|path| path.file_name().is_some_and(|name| name != "packed-refs")).collect::<Vec<_>>()
-            };
-            assert_eq!(names(&expected), names(&state(&repo)), "{step}");
-        }
+            assert!(check.json().is_object() || check.json().is_array());
+        });
     }
+}
 
-    fn a_killed_shim_is_recovered_whenever_it_dies(place) {
-        let repo = Repo::new(place, Layout::Main);
-        for milliseconds in [0, 3, 6, 10, 15, 25, 40, 60, 90, 150] {
-            let mut command = place.turn(&repo.workspace).sh("git worktree add -q --detach \"$CODEOID_WORKTREE_DIR/x$$\"; sleep 0.05").to_command();
-            command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-            let mut child = command.spawn().unwrap();
-            std::thread::sleep(Duration::from_millis(milliseconds));
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        assert_quiet(place);
-        place.turn(&repo.workspace).sh("git worktree list >/dev/null && git worktree prune").run().expect_ok();
-        assert_eq!(journals(place), 0);
-        assert_eq!(place.git(&repo.workspace, &["status", "--porcelain"]), "");
-        place.sh(&repo.workspace, "git worktree add -q --detach ../free && git worktree remove ../free && git config a.b c").expect_ok();
-        repo.assert_sound(place);
-    }
-
-    fn a_running_turn_is_not_taken_for_a_dead_one(place) {
-        let repo = Repo::new(place, Layout::Main);
-        let mut running = place.turn(&repo.workspace).sh("echo ready; read go; git commit -q --allow-empty -m Alive").spawn();
-        running.expect("ready");
-        let check = place.shim(&["check", "--repo", repo.workspace.to_str().unwrap(), "--json"]);
+fn a_recovered_repository_equals_a_cleanly_finished_one(place: &Place) {
+    let clean = Place::new(place.identity(), "clean");
+    let expected = Repo::below(&clean, Layout::Main, "home/crash");
+    clean.turn(&expected.workspace).sh(WORK).run().expect_ok();
+    let expected = state(&expected);
+    for step in ["finishing", "restored"] {
+        let place = Place::new(place.identity(), step);
+        let repo = Repo::below(&place, Layout::Main, "home/crash");
+        let outcome = place.turn(&repo.workspace).env("CODEOID_TEST_STOP_AT", step).sh(WORK).run();
+        assert_eq!(outcome.signal(), Some(9), "{outcome}");
+        let check = place.shim(&["check", "--repo", repo.workspace.to_str().unwrap()]);
         assert!(check.code() < 125, "{check}");
-        assert_eq!(journals(place), 1);
-        running.say("go");
-        running.finish().expect_ok();
-        assert_eq!(place.git(&repo.workspace, &["log", "-1", "--format=%s"]), "Alive");
+        let names = |snapshot: &Snapshot| {
+            let empty = Snapshot::of(Path::new("/nonexistent"));
+            empty
+                .added(snapshot)
+                .into_iter()
+                .filter(|path| path.file_name().is_some_and(|name| name != "packed-refs"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&expected), names(&state(&repo)), "{step}");
     }
+}
 
-    fn ten_crashes_in_a_row_leave_nothing(place) {
-        let repo = Repo::new(place, Layout::Main);
-        for number in 0..10 {
-            let script = format!("git worktree add -q --detach \"$CODEOID_WORKTREE_DIR/w{number}\" && git worktree lock \"$CODEOID_WORKTREE_DIR/w{number}\"; echo ready; sleep 600");
-            let mut running = place.turn(&repo.workspace).sh(&script).spawn();
-            running.expect("ready");
-            running.signal(Signal::SIGKILL);
-            assert_eq!(running.finish().signal(), Some(9));
-        }
-        let outcome = place.turn(&repo.workspace).sh("for w in \"$CODEOID_WORKTREE_DIR\"/w*; do git worktree remove --force --force \"$w\"; done; git worktree list | wc -l").run();
-        assert_eq!(outcome.expect_ok().out(), "2", "{outcome}");
-        assert_eq!(journals(place), 0);
-        assert!(!repo.top.join("repo-worktrees").exists());
-        assert_quiet(place);
+fn a_killed_shim_is_recovered_whenever_it_dies(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    for milliseconds in [0, 3, 6, 10, 15, 25, 40, 60, 90, 150] {
+        let mut command = place
+            .turn(&repo.workspace)
+            .sh("git worktree add -q --detach \"$CODEOID_WORKTREE_DIR/x$$\"; sleep 0.05")
+            .to_command();
+        command
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        let _ = child.kill();
+        let _ = child.wait();
     }
+    assert_quiet(place);
+    place.turn(&repo.workspace).sh("git worktree list >/dev/null && git worktree prune").run().expect_ok();
+    assert_eq!(journals(place), 0);
+    assert_eq!(place.git(&repo.workspace, &["status", "--porcelain"]), "");
+    place
+        .sh(
+            &repo.workspace,
+            "git worktree add -q --detach ../free && git worktree remove ../free && git config a.b c",
+        )
+        .expect_ok();
+    repo.assert_sound(place);
+}
+
+fn a_running_turn_is_not_taken_for_a_dead_one(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let mut running =
+        place.turn(&repo.workspace).sh("echo ready; read go; git commit -q --allow-empty -m Alive").spawn();
+    running.expect("ready");
+    let check = place.shim(&["check", "--repo", repo.workspace.to_str().unwrap(), "--json"]);
+    assert!(check.code() < 125, "{check}");
+    assert_eq!(journals(place), 1);
+    running.say("go");
+    running.finish().expect_ok();
+    assert_eq!(place.git(&repo.workspace, &["log", "-1", "--format=%s"]), "Alive");
+}
+
+fn ten_crashes_in_a_row_leave_nothing(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    for number in 0..10 {
+        let script = format!(
+            "git worktree add -q --detach \"$CODEOID_WORKTREE_DIR/w{number}\" && git worktree lock \"$CODEOID_WORKTREE_DIR/w{number}\"; echo ready; sleep 600"
+        );
+        let mut running = place.turn(&repo.workspace).sh(&script).spawn();
+        running.expect("ready");
+        running.signal(Signal::SIGKILL);
+        assert_eq!(running.finish().signal(), Some(9));
+    }
+    let outcome = place.turn(&repo.workspace).sh("for w in \"$CODEOID_WORKTREE_DIR\"/w*; do git worktree remove --force --force \"$w\"; done; git worktree list | wc -l").run();
+    assert_eq!(outcome.expect_ok().out(), "2", "{outcome}");
+    assert_eq!(journals(place), 0);
+    assert!(!repo.top.join("repo-worktrees").exists());
+    assert_quiet(place);
+}
+
+each_identity! {
+    a_next_turn_recovers,
+    a_turn_of_another_session_recovers,
+    check_recovers,
+    a_recovered_repository_equals_a_cleanly_finished_one,
+    a_killed_shim_is_recovered_whenever_it_dies,
+    a_running_turn_is_not_taken_for_a_dead_one,
+    ten_crashes_in_a_row_leave_nothing,
 }
