@@ -110,7 +110,8 @@ fn attack(place: &Place, name: &str) {
         turn = turn.env(variable, value);
     }
     let script = scene.script.to_str().expect("places have plain names");
-    let run = "echo \"$CODEOID_WORKTREE_DIR\"; W=$CODEOID_WORKTREE_DIR; export W; . \"$0\"; attack >/dev/null; true";
+    let run = "echo \"$CODEOID_WORKTREE_DIR\"; W=$CODEOID_WORKTREE_DIR; export W; . \"$0\"; \
+         attack >/dev/null; true";
     let outcome = turn.command(["sh", "-c", run, script]).run();
     outcome.expect_ok();
     let folder = PathBuf::from(outcome.out());

@@ -167,7 +167,8 @@ fn hostile_session_ids(place: &Place) {
 fn entries_that_are_no_entries(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let hostile = "cd .git/worktrees && mkdir a b c d e f g h && \
-         mkfifo a/gitdir b/HEAD && ln -s /dev/zero c/gitdir && ln -s /etc/passwd d/commondir && ln -s ../human e/link && \
+         mkfifo a/gitdir b/HEAD && ln -s /dev/zero c/gitdir && ln -s /etc/passwd d/commondir && \
+         ln -s ../human e/link && \
          truncate -s 1G f/gitdir && printf '/x\\377\\376/.git\\n' >g/gitdir && mkdir h/gitdir h/HEAD && \
          ln -s /nowhere dangling && ln -s ../.. loop && echo file >plain && mkfifo fifo && \
          mkdir 'new\nline' && printf '\\0\\0\\0' >'new\nline/gitdir' && mkdir empty";
@@ -287,7 +288,8 @@ fn a_full_disk(place: &Place) {
     let state = place.make("home/.local/state");
     let owner = format!("{}:{}", place.identity().uid(), place.identity().gid());
     let mounts = format!(
-        "mount -t tmpfs -o size=64k tmpfs {0}; chown {owner} {0}; dd if=/dev/zero of={0}/fill bs=1k 2>/dev/null || :",
+        "mount -t tmpfs -o size=64k tmpfs {0}; chown {owner} {0}; \
+             dd if=/dev/zero of={0}/fill bs=1k 2>/dev/null || :",
         state.display()
     );
     let finished = mounted(place, &mounts, "touch ran");

@@ -28,7 +28,8 @@ fn config(bundle: &Path) -> Value {
 /// second one is out of sight.
 fn run(runtime: &str, bundle: &Path, id: &str) -> Finished {
     let script = format!(
-        "umount /sys/fs/cgroup/unified 2>/dev/null; root=$(mktemp -d); {runtime} --root \"$root\" run --bundle \"$0\" {id}; \
+        "umount /sys/fs/cgroup/unified 2>/dev/null; root=$(mktemp -d); \
+             {runtime} --root \"$root\" run --bundle \"$0\" {id}; \
          code=$?; {runtime} --root \"$root\" delete --force {id} 2>/dev/null; rm -rf \"$root\"; exit $code"
     );
     let mut command = Command::new("unshare");
@@ -107,7 +108,8 @@ fn other_runtimes_run_it_serial(place: &Place) {
         let place = Place::new(Identity::Root, runtime);
         let repo = Repo::new(&place, Layout::Main);
         place.write("home/.netrc", "SECRET");
-        let script = "echo ran; pwd -P; git worktree add -q -b b \"$CODEOID_WORKTREE_DIR/b\" && echo worktree; \
+        let script = "echo ran; pwd -P; git worktree add -q -b b \"$CODEOID_WORKTREE_DIR/b\" && \
+             echo worktree; \
              (echo x >/etc/x) 2>/dev/null || echo read-only; cat ~/.netrc 2>/dev/null || echo hidden; \
              (echo evil >.git/config) 2>/dev/null || echo pinned; \
              grep -c 'CapEff:.0000000000000000' /proc/self/status; exit 7";

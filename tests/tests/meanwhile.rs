@@ -40,7 +40,8 @@ fn an_entry_that_the_host_adds_is_foreign(place: &Place) {
     let (evil, mark) = evil(place, &repo);
     let late = repo.top.join("late");
     let script = format!(
-        "git clone -q --bare . /tmp/e; cp -r /tmp/e .e; git config -f .e/config core.bare false; git config -f .e/config core.fsmonitor {evil}; \
+        "git clone -q --bare . /tmp/e; cp -r /tmp/e .e; git config -f .e/config core.bare false; \
+             git config -f .e/config core.fsmonitor {evil}; \
          echo $PWD/.e >.git/worktrees/late/commondir"
     );
     let outcome = turn_around(place, &repo, &script, || {
@@ -61,7 +62,8 @@ fn an_entry_that_the_host_makes_anew_is_foreign(place: &Place) {
     let add = ["worktree", "add", "-q", "-f", "-B", "second", second.to_str().unwrap()];
     place.git(&repo.workspace, &add);
     let script = format!(
-        "git clone -q --bare . /tmp/e; cp -r /tmp/e .e; git config -f .e/config core.bare false; git config -f .e/config core.fsmonitor {evil}; \
+        "git clone -q --bare . /tmp/e; cp -r /tmp/e .e; git config -f .e/config core.bare false; \
+             git config -f .e/config core.fsmonitor {evil}; \
          echo $PWD/.e >.git/worktrees/second/commondir"
     );
     let outcome = turn_around(place, &repo, &script, || {
@@ -99,7 +101,13 @@ fn hooks_that_the_host_replaces_stay_protected(place: &Place) {
     let hooks = repo.common.join("hooks");
     let script = format!("cp {evil} .git/hooks/pre-commit; cp {evil} .git/hooks/post-index-change");
     let outcome = turn_around(place, &repo, &script, || {
-        place.sh(&repo.workspace, "cp -r .git/hooks .git/h && mv .git/hooks .git/gone && mv .git/h .git/hooks && rm -r .git/gone").expect_ok();
+        place
+            .sh(
+                &repo.workspace,
+                "cp -r .git/hooks .git/h && mv .git/hooks .git/gone && \
+             mv .git/h .git/hooks && rm -r .git/gone",
+            )
+            .expect_ok();
     });
     outcome.expect_ok();
     assert!(hooks.exists());
@@ -111,8 +119,10 @@ fn removing_the_last_entry_opens_nothing(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let (evil, mark) = evil(place, &repo);
     let script = format!(
-        "mkdir -p .git/worktrees/human; cd .git/worktrees/human && git clone -q --bare ../../.. /tmp/e; cp -r /tmp/e/. .; \
-         git config -f config core.bare false; git config -f config core.fsmonitor {evil}; echo ../.. >commondir"
+        "mkdir -p .git/worktrees/human; cd .git/worktrees/human && git clone -q --bare ../../.. /tmp/e; \
+             cp -r /tmp/e/. .; \
+         git config -f config core.bare false; git config -f config core.fsmonitor {evil}; \
+         echo ../.. >commondir"
     );
     let outcome = turn_around(place, &repo, &script, || {
         place.git(&repo.workspace, &["worktree", "remove", "--force", repo.human.to_str().unwrap()]);
@@ -125,26 +135,27 @@ fn removing_the_last_entry_opens_nothing(place: &Place) {
 
 fn honest_work_of_the_host_is_kept_and_is_no_finding(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let outcome = turn_around(
-        place,
-        &repo,
-        "git worktree add -q -b mine \"$CODEOID_WORKTREE_DIR/mine\"",
-        || {
-            let script = "git add -A && git commit -q -m 'by the human' && git switch -q -c elsewhere && git stash -q -u 2>/dev/null; \
-             git worktree lock --reason mine . && git tag by-human && git branch side && git config human.key value && \
-             git remote add other /nowhere && git worktree add -q --detach ../another && git pack-refs --all && \
-             printf '#!/bin/sh\\nexit 0\\n' >../repo/.git/hooks/pre-push && chmod +x ../repo/.git/hooks/pre-push && \
+    let outcome =
+        turn_around(place, &repo, "git worktree add -q -b mine \"$CODEOID_WORKTREE_DIR/mine\"", || {
+            let script = "git add -A && git commit -q -m 'by the human' && git switch -q -c elsewhere && \
+                 git stash -q -u 2>/dev/null; \
+             git worktree lock --reason mine . && git tag by-human && git branch side && \
+             git config human.key value && \
+             git remote add other /nowhere && git worktree add -q --detach ../another && \
+             git pack-refs --all && \
+             printf '#!/bin/sh\\nexit 0\\n' >../repo/.git/hooks/pre-push && \
+             chmod +x ../repo/.git/hooks/pre-push && \
              GIT_SEQUENCE_EDITOR=true git rebase -q -i HEAD~1";
             place.sh(&repo.human, script).expect_ok();
-        },
-    );
+        });
     outcome.expect_ok();
     for finding in outcome.findings() {
         assert!(finding["action"] == "reported", "somebody's work was undone: {outcome}");
     }
     assert_eq!(place.git(&repo.human, &["symbolic-ref", "HEAD"]), "refs/heads/elsewhere");
     assert_eq!(place.git(&repo.human, &["log", "-1", "--format=%s"]), "by the human");
-    let checks = "git rev-parse by-human side && git config human.key && git config remote.other.url && git worktree list --porcelain";
+    let checks = "git rev-parse by-human side && git config human.key && git config remote.other.url && \
+         git worktree list --porcelain";
     let after = place.sh(&repo.workspace, checks);
     let out = after.expect_ok().out();
     assert!(out.contains("locked mine") && out.contains("another") && out.contains("/mine\n"), "{out}");
@@ -156,7 +167,13 @@ fn honest_work_of_the_host_is_kept_and_is_no_finding(place: &Place) {
 
 fn a_merge_in_progress_of_a_human_is_left_alone(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    place.sh(&repo.human, "git stash -q -u; git reset -q --hard feature; git merge -q rival; test -f \"$(git rev-parse --git-path MERGE_HEAD)\"").expect_ok();
+    place
+        .sh(
+            &repo.human,
+            "git stash -q -u; git reset -q --hard feature; git merge -q rival; \
+         test -f \"$(git rev-parse --git-path MERGE_HEAD)\"",
+        )
+        .expect_ok();
     let before = Snapshot::content_of(&repo.human_entry());
     place
         .turn(&repo.workspace)
@@ -169,13 +186,16 @@ fn a_merge_in_progress_of_a_human_is_left_alone(place: &Place) {
 
 fn ending_a_turn_does_not_touch_another_running_one(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let script = "git worktree add -q -b a \"$CODEOID_WORKTREE_DIR/a\"; echo ready; read go; cd \"$CODEOID_WORKTREE_DIR/a\" && echo x >x && git add x && git commit -qm 'After the other ended'";
+    let script = "git worktree add -q -b a \"$CODEOID_WORKTREE_DIR/a\"; echo ready; read go; \
+         cd \"$CODEOID_WORKTREE_DIR/a\" && echo x >x && git add x && git commit -qm 'After the other ended'";
     let mut first = place.turn(&repo.workspace).session("a").sh(script).spawn();
     first.expect("ready");
     let second = place
         .turn(&repo.workspace)
         .session("b")
-        .sh("git worktree add -q -b b \"$CODEOID_WORKTREE_DIR/b\" && git worktree remove \"$CODEOID_WORKTREE_DIR/b\" && git worktree prune; git worktree list | grep -c '/a '")
+        .sh("git worktree add -q -b b \"$CODEOID_WORKTREE_DIR/b\" && \
+             git worktree remove \"$CODEOID_WORKTREE_DIR/b\" && git worktree prune; git worktree list | \
+             grep -c '/a '")
         .run();
     assert_eq!(second.expect_ok().out(), "1", "{second}");
     first.say("go");

@@ -15,8 +15,10 @@ use nix::sys::signal::Signal;
 const STEPS: [&str; 7] = ["resolved", "journal", "bundle", "started", "finishing", "restored", "cleaned"];
 
 /// What a turn does: honest work, and one thing that a finish has to undo.
-const WORK: &str = "git worktree add -q -b work \"$CODEOID_WORKTREE_DIR/work\" && cd \"$CODEOID_WORKTREE_DIR/work\" && \
-     echo x >x && git add x && git commit -qm Work; cd \"$OLDPWD\"; ln -sf ../../../outside/precious .git/FETCH_HEAD; \
+const WORK: &str = "git worktree add -q -b work \"$CODEOID_WORKTREE_DIR/work\" && \
+     cd \"$CODEOID_WORKTREE_DIR/work\" && \
+     echo x >x && git add x && git commit -qm Work; cd \"$OLDPWD\"; \
+     ln -sf ../../../outside/precious .git/FETCH_HEAD; \
      git clone -q --bare . /tmp/e; echo /tmp/e >.git/commondir; true";
 
 /// The repository without what depends on time and names of the test.
@@ -168,14 +170,19 @@ fn ten_crashes_in_a_row_leave_nothing(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     for number in 0..10 {
         let script = format!(
-            "git worktree add -q --detach \"$CODEOID_WORKTREE_DIR/w{number}\" && git worktree lock \"$CODEOID_WORKTREE_DIR/w{number}\"; echo ready; sleep 600"
+            "git worktree add -q --detach \"$CODEOID_WORKTREE_DIR/w{number}\" && \
+                 git worktree lock \"$CODEOID_WORKTREE_DIR/w{number}\"; echo ready; sleep 600"
         );
         let mut running = place.turn(&repo.workspace).sh(&script).spawn();
         running.expect("ready");
         running.signal(Signal::SIGKILL);
         assert_eq!(running.finish().signal(), Some(9));
     }
-    let outcome = place.turn(&repo.workspace).sh("for w in \"$CODEOID_WORKTREE_DIR\"/w*; do git worktree remove --force --force \"$w\"; done; git worktree list | wc -l").run();
+    let outcome = place
+        .turn(&repo.workspace)
+        .sh("for w in \"$CODEOID_WORKTREE_DIR\"/w*; \
+         do git worktree remove --force --force \"$w\"; done; git worktree list | wc -l")
+        .run();
     assert_eq!(outcome.expect_ok().out(), "2", "{outcome}");
     assert_eq!(journals(place), 0);
     assert!(!repo.top.join("repo-worktrees").exists());

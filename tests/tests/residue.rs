@@ -148,8 +148,16 @@ fn the_state_directory_does_not_grow(place: &Place) {
 
 fn a_tracked_dotfile_does_not_get_in_the_way(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    place.sh(&repo.workspace, "mkdir .vscode .claude && echo x >.vscode/settings.json && echo x >.claude/settings.json && echo x >.mcp.json && git add . && git commit -qm dotfiles").expect_ok();
-    let script = "git worktree add -q -b dots \"$CODEOID_WORKTREE_DIR/dots\" && git -C \"$CODEOID_WORKTREE_DIR/dots\" status --porcelain | wc -l";
+    place
+        .sh(
+            &repo.workspace,
+            "mkdir .vscode .claude && echo x >.vscode/settings.json && \
+         echo x >.claude/settings.json && echo x >.mcp.json && git add . && \
+         git commit -qm dotfiles",
+        )
+        .expect_ok();
+    let script = "git worktree add -q -b dots \"$CODEOID_WORKTREE_DIR/dots\" && \
+         git -C \"$CODEOID_WORKTREE_DIR/dots\" status --porcelain | wc -l";
     let outcome = place.turn(&repo.workspace).sh(script).run();
     assert_eq!(outcome.expect_ok().out(), "0", "{outcome}");
 }

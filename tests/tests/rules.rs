@@ -107,8 +107,10 @@ fn a3_uid_0_cannot_write_the_kernels_settings(place: &Place) {
     let workspace = place.make("home/w");
     let before = fs::read_to_string("/proc/sys/vm/swappiness").unwrap();
     let script = "for f in kernel/core_pattern vm/swappiness vm/drop_caches net/ipv4/ip_forward kernel/hostname; do \
-         (echo 1 >/proc/sys/$f) 2>/dev/null && echo WROTE $f; done; (echo h >/proc/sysrq-trigger) 2>/dev/null && echo WROTE sysrq; \
-         unshare -Ur sh -c '(echo 1 >/proc/sys/vm/swappiness) 2>/dev/null && echo WROTE in a user namespace'; true";
+         (echo 1 >/proc/sys/$f) 2>/dev/null && echo WROTE $f; done; \
+         (echo h >/proc/sysrq-trigger) 2>/dev/null && echo WROTE sysrq; \
+         unshare -Ur sh -c '(echo 1 >/proc/sys/vm/swappiness) 2>/dev/null && \
+         echo WROTE in a user namespace'; true";
     let outcome = place.turn(&workspace).sh(script).run();
     assert!(!outcome.expect_ok().out().contains("WROTE"), "{outcome}");
     assert_eq!(fs::read_to_string("/proc/sys/vm/swappiness").unwrap(), before);
@@ -118,7 +120,8 @@ fn a4_the_init_process_cannot_be_reached_through_proc(place: &Place) {
     let workspace = place.make("home/w");
     let mode = fs::metadata(codeoid_tests::shim()).unwrap().permissions().mode();
     let script = "for d in /proc/[0-9]*; do chmod 777 $d/exe 2>/dev/null; for f in $d/fd/*; do n=${f##*/}; \
-         [ $n -gt 2 ] 2>/dev/null && [ $d != /proc/$$ ] && [ $d != /proc/self ] && echo FD $f $(readlink $f); done; done; \
+         [ $n -gt 2 ] 2>/dev/null && [ $d != /proc/$$ ] && [ $d != /proc/self ] && \
+         echo FD $f $(readlink $f); done; done; \
          readlink /proc/1/exe /proc/1/root /proc/1/cwd && echo LEAK; true";
     let outcome = place.turn(&workspace).sh(script).run();
     let out = outcome.expect_ok().out();
@@ -136,7 +139,8 @@ fn a7_a_hidden_file_is_absent_not_an_empty_device(place: &Place) {
     let workspace = place.make("home/w");
     place.write("home/.netrc", "SECRET");
     place.write("home/.npmrc", "SECRET");
-    let script = "cat ~/.netrc && echo READABLE; test -e ~/.npmrc && echo EXISTS; echo x 2>/dev/null >>~/.netrc; stat -c %F ~/.netrc";
+    let script = "cat ~/.netrc && echo READABLE; test -e ~/.npmrc && echo EXISTS; \
+         echo x 2>/dev/null >>~/.netrc; stat -c %F ~/.netrc";
     let outcome = place.turn(&workspace).options(["--home", "readonly"]).sh(script).run();
     assert_eq!(outcome.out(), "", "{outcome}");
     assert_eq!(fs::read_to_string(place.at("home/.netrc")).unwrap(), "SECRET");
@@ -156,7 +160,8 @@ fn a8_a_write_beside_the_workspace_fails_instead_of_vanishing(place: &Place) {
 
 fn a9_nothing_in_run_can_be_renamed(place: &Place) {
     let workspace = place.make("home/w");
-    let script = "for d in /run/*; do mv $d /run/moved 2>&1 && echo MOVED $d; done; mv /run /r 2>&1 && echo MOVED run; true";
+    let script = "for d in /run/*; do mv $d /run/moved 2>&1 && echo MOVED $d; done; mv /run /r 2>&1 && \
+         echo MOVED run; true";
     let outcome = place.turn(&workspace).sh(script).run();
     assert!(!outcome.expect_ok().out().contains("MOVED"), "{outcome}");
 }
@@ -367,7 +372,8 @@ fn c5_sandboxes_nest_for_an_ordinary_user(place: &Place) {
         return;
     }
     let workspace = place.make("home/w");
-    let script = "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-all sh -c 'echo bwrap; ls -d /proc/[0-9]* | wc -l'";
+    let script = "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-all sh -c 'echo bwrap; \
+         ls -d /proc/[0-9]* | wc -l'";
     let outcome = place.turn(&workspace).sh(script).run();
     assert!(outcome.expect_ok().out().starts_with("bwrap\n"), "{outcome}");
     let shim = name(codeoid_tests::shim());

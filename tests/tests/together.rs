@@ -17,7 +17,8 @@ fn work(name: &str, folder: &str) -> String {
              i=$((i + 1)); echo $i >{name}.$i; git add .; git commit -q -m '{name} '$i
              git tag {name}-$i; git branch -f {name}-side HEAD
              [ $((i % 5)) -ne 0 ] || git pack-refs --all 2>/dev/null || :
-             [ $((i % 4)) -ne 0 ] || {{ git worktree add -q --detach {folder}/{name}-$i; git worktree remove {folder}/{name}-$i; }}
+             [ $((i % 4)) -ne 0 ] || {{ git worktree add -q --detach {folder}/{name}-$i; \
+             git worktree remove {folder}/{name}-$i; }}
              [ $((i % 6)) -ne 0 ] || git worktree prune
          done"
     )
@@ -84,7 +85,10 @@ fn many_short_turns_at_once_serial(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let turns: Vec<_> = (0..20)
         .map(|number| {
-            let script = format!("git worktree add -q -b t{number} \"$CODEOID_WORKTREE_DIR/t{number}\" && git worktree list >/dev/null");
+            let script = format!(
+                "git worktree add -q -b t{number} \"$CODEOID_WORKTREE_DIR/t{number}\" && \
+                 git worktree list >/dev/null"
+            );
             place.turn(&repo.workspace).session(format!("s{}", number % 5)).sh(&script).spawn()
         })
         .collect();

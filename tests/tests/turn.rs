@@ -251,7 +251,8 @@ fn processes_of_the_host_are_invisible(place: &Place) {
     let workspace = place.make("home/w");
     let outcome = place
         .turn(&workspace)
-        .sh("ls -d /proc/[0-9]* | wc -l; cat /proc/1/comm; kill -0 $OUTSIDE 2>/dev/null && echo reached; ps -ef 2>/dev/null | grep -c codeoid-tests-outside || :")
+        .sh("ls -d /proc/[0-9]* | wc -l; cat /proc/1/comm; kill -0 $OUTSIDE 2>/dev/null && echo reached; \
+             ps -ef 2>/dev/null | grep -c codeoid-tests-outside || :")
         .env("OUTSIDE", std::process::id().to_string())
         .options(["--pass-env", "OUTSIDE"])
         .run();
@@ -266,7 +267,8 @@ fn the_init_of_the_sandbox_gives_nothing_away(place: &Place) {
     let outcome = place
         .turn(&workspace)
         .sh("for what in exe cwd root fd/0 fd/3 fd/5; do readlink /proc/1/$what && echo LEAK $what; done; \
-             cat /proc/1/environ && echo LEAK environ; cat /proc/1/mem && echo LEAK mem; (echo x >/proc/1/exe) && echo LEAK write; \
+             cat /proc/1/environ && echo LEAK environ; cat /proc/1/mem && echo LEAK mem; \
+             (echo x >/proc/1/exe) && echo LEAK write; \
              chmod 777 /proc/1/exe && echo LEAK chmod; true")
         .run();
     assert!(!outcome.expect_ok().out().contains("LEAK"), "{outcome}");
@@ -416,7 +418,8 @@ fn killing_the_shim_ends_the_turn_at_once(place: &Place) {
     let workspace = place.make("home/w");
     let mut running = place
         .turn(&workspace)
-        .sh("sleep 600 & setsid sleep 600 & (setsid sh -c 'trap \"\" TERM HUP INT; sleep 600' &) ; echo ready; wait")
+        .sh("sleep 600 & setsid sleep 600 & (setsid sh -c 'trap \"\" TERM HUP INT; sleep 600' &) ; \
+             echo ready; wait")
         .spawn();
     running.expect("ready");
     let all = descendants(running.pid());
@@ -456,7 +459,8 @@ fn signals_that_the_caller_ignores_are_not_ignored_inside(place: &Place) {
     let workspace = place.make("home/w");
     let outcome = place
         .turn(&workspace)
-        .sh("grep SigIgn /proc/self/status; (exec true); false; echo $?; (kill -PIPE $(sh -c 'echo $PPID')); echo $?; exit 4")
+        .sh("grep SigIgn /proc/self/status; (exec true); false; echo $?; \
+             (kill -PIPE $(sh -c 'echo $PPID')); echo $?; exit 4")
         .called_by("trap '' CHLD PIPE INT TERM; exec \"$@\"")
         .run();
     outcome.expect_code(4);

@@ -138,7 +138,8 @@ fn the_workspace_is_writable_and_what_write_lists(place: &Place) {
 fn the_mounts_cannot_be_undone_from_inside(place: &Place) {
     let workspace = place.make("home/w");
     let script = "mount -o remount,rw / 2>&1; umount /proc 2>&1; mount --bind . /etc 2>&1; \
-         unshare -m true && echo UNSHARED; unshare -Urm sh -c 'mount -o remount,rw /; umount -l /etc; touch /etc/x && echo ESCAPED' 2>&1; \
+         unshare -m true && echo UNSHARED; unshare -Urm sh -c 'mount -o remount,rw /; umount -l /etc; \
+         touch /etc/x && echo ESCAPED' 2>&1; \
          touch /etc/x && echo WRITTEN; true";
     let outcome = place.turn(&workspace).sh(script).run();
     let out = outcome.expect_ok().out();
@@ -154,7 +155,8 @@ fn tmp_var_tmp_and_dev_shm_are_private(place: &Place) {
         let host_name = name(&scratch.0);
         let inside = format!("{directory}/codeoid-tests-inside-{}", std::process::id());
         let script = format!(
-            "ls -A {directory} | wc -l; test -e {host_name} && echo VISIBLE; echo x >{inside} && echo written; stat -c %a {directory}"
+            "ls -A {directory} | wc -l; test -e {host_name} && echo VISIBLE; echo x >{inside} && \
+                 echo written; stat -c %a {directory}"
         );
         let outcome = place.turn(&workspace).sh(&script).run();
         assert_eq!(outcome.expect_ok().out(), "0\nwritten\n1777", "{directory}: {outcome}");
@@ -179,8 +181,10 @@ fn run_is_fresh_and_read_only_with_a_skeleton(place: &Place) {
     let workspace = place.make("home/w");
     let uid = place.identity().uid();
     let script = format!(
-        "ls -A /run; echo --; touch /run/x 2>&1; mkdir /run/y 2>&1; mv /run/lock /run/l2 2>&1; rm -rf /run/user 2>/dev/null; \
-         touch /run/user/x 2>&1; stat -c '%a %u' /run/user/{uid}; touch /run/lock/ok /run/user/{uid}/ok && echo writable; \
+        "ls -A /run; echo --; touch /run/x 2>&1; mkdir /run/y 2>&1; mv /run/lock /run/l2 2>&1; \
+             rm -rf /run/user 2>/dev/null; \
+         touch /run/user/x 2>&1; stat -c '%a %u' /run/user/{uid}; \
+         touch /run/lock/ok /run/user/{uid}/ok && echo writable; \
          test -d /var/run/lock && test -d /var/lock && echo links; echo runtime=$XDG_RUNTIME_DIR; ls -A {}",
         place.at("run").display()
     );
@@ -199,7 +203,8 @@ fn run_is_fresh_and_read_only_with_a_skeleton(place: &Place) {
 
 fn names_are_resolved_as_outside(place: &Place) {
     let workspace = place.make("home/w");
-    let script = "cat /etc/resolv.conf | cksum; getent passwd $(id -u); getent hosts localhost | head -1; cat /etc/mtab >/dev/null && echo mtab";
+    let script = "cat /etc/resolv.conf | cksum; getent passwd $(id -u); getent hosts localhost | head -1; \
+         cat /etc/mtab >/dev/null && echo mtab";
     let outside = place.sh(&workspace, script).out();
     let outcome = place.turn(&workspace).sh(script).run();
     assert_eq!(outcome.expect_ok().out(), outside.trim_end(), "{outcome}");
@@ -222,16 +227,23 @@ fn proc_is_new_and_the_hosts_settings_are_out_of_reach(place: &Place) {
         assert!(!result(&outcome, path).contains("written"), "{path}: {outcome}");
     }
     assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), before);
-    let outcome = place.turn(&workspace).sh("cat /proc/self/comm; cat /proc/self/mountinfo | wc -l; ls /proc/kcore /proc/keys >/dev/null 2>&1; head -c 1 /proc/kcore | wc -c").run();
+    let outcome = place
+        .turn(&workspace)
+        .sh("cat /proc/self/comm; cat /proc/self/mountinfo | wc -l; \
+         ls /proc/kcore /proc/keys >/dev/null 2>&1; head -c 1 /proc/kcore | wc -c")
+        .run();
     assert!(outcome.expect_ok().out().starts_with("cat"), "{outcome}");
     assert!(outcome.out().ends_with('0'), "{outcome}");
 }
 
 fn dev_is_minimal_and_not_writable(place: &Place) {
     let workspace = place.make("home/w");
-    let script = "ls -A /dev | tr '\\n' ' '; echo; touch /dev/x 2>/dev/null && echo WRITABLE; rm -f /dev/null 2>/dev/null && echo REMOVED; \
-         echo x >/dev/null && head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c; test -e /dev/pts/ptmx && echo pts; \
-         /usr/bin/python3 -c 'import os; os.openpty(); print(\"pty\")'; mknod b b 8 0 2>/dev/null && echo MADE; true";
+    let script = "ls -A /dev | tr '\\n' ' '; echo; touch /dev/x 2>/dev/null && echo WRITABLE; \
+         rm -f /dev/null 2>/dev/null && echo REMOVED; \
+         echo x >/dev/null && head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c; \
+         test -e /dev/pts/ptmx && echo pts; \
+         /usr/bin/python3 -c 'import os; os.openpty(); print(\"pty\")'; mknod b b 8 0 2>/dev/null && \
+         echo MADE; true";
     let outcome = place.turn(&workspace).sh(script).run();
     let out = outcome.expect_ok().out();
     let known = [
@@ -248,7 +260,8 @@ fn home_overlay_keeps_changes_in_the_session(place: &Place) {
     let workspace = place.make("home/w");
     place.write("home/kept", "the host's\n");
     place.write("home/.cache/tool/data", "warm");
-    let script = "echo changed >~/kept; echo new >~/new; rm ~/.cache/tool/data; mkdir -p ~/.cache/other && echo x >~/.cache/other/y; cat ~/kept ~/new";
+    let script = "echo changed >~/kept; echo new >~/new; rm ~/.cache/tool/data; \
+         mkdir -p ~/.cache/other && echo x >~/.cache/other/y; cat ~/kept ~/new";
     let outcome = place.turn(&workspace).sh(script).run();
     assert_eq!(outcome.expect_ok().out(), "changed\nnew");
     assert_eq!(fs::read_to_string(place.at("home/kept")).unwrap(), "the host's\n");

@@ -184,7 +184,8 @@ fn without_a_repository_git_init_works(place: &Place) {
     let repo = Repo::new(place, Layout::None);
     let outcome = place
         .turn(&repo.workspace)
-        .sh("test -z \"$CODEOID_WORKTREE_DIR\" && git init -q . && git add . && git commit -qm First && git worktree add -q inner && git init -q sub && git log --oneline | wc -l")
+        .sh("test -z \"$CODEOID_WORKTREE_DIR\" && git init -q . && git add . && git commit -qm First && \
+             git worktree add -q inner && git init -q sub && git log --oneline | wc -l")
         .run();
     assert_eq!(outcome.expect_ok().out(), "1", "{outcome}");
     assert_eq!(place.git(&repo.workspace, &["log", "-1", "--format=%s"]), "First");
@@ -245,7 +246,8 @@ fn a_session_may_work_in_its_worktree_and_sees_others_read_only(place: &Place) {
         .expect_ok();
     let tree = folder(place, &repo, "a").join("a");
     let script = format!(
-        "cat {0}/README.md >/dev/null && (echo x >{0}/x) 2>&1; git -C {0} commit --allow-empty -qm x 2>&1; git worktree remove --force {0} 2>&1; true",
+        "cat {0}/README.md >/dev/null && (echo x >{0}/x) 2>&1; \
+             git -C {0} commit --allow-empty -qm x 2>&1; git worktree remove --force {0} 2>&1; true",
         tree.display()
     );
     let outcome = place.turn(&repo.workspace).session("b").sh(&script).run();
@@ -263,7 +265,8 @@ fn another_sessions_worktree_as_workspace_is_own(place: &Place) {
         .run()
         .expect_ok();
     let tree = folder(place, &repo, "a").join("a");
-    let script = "echo more >more && git add more && git commit -qm 'Continued' && git worktree add -q -b b \"$CODEOID_WORKTREE_DIR/b\" && echo $CODEOID_WORKTREE_DIR";
+    let script = "echo more >more && git add more && git commit -qm 'Continued' && \
+         git worktree add -q -b b \"$CODEOID_WORKTREE_DIR/b\" && echo $CODEOID_WORKTREE_DIR";
     let outcome = place.turn(&tree).session("b").sh(script).run();
     assert_ne!(Path::new(&outcome.expect_ok().out()), tree.parent().unwrap(), "a folder of its own");
     assert_eq!(place.git(&tree, &["log", "-1", "--format=%s"]), "Continued");
@@ -276,7 +279,8 @@ fn worktree_roots_hold_further_folders(place: &Place) {
     let root = place.make("outside/trees");
     let root_name = root.to_str().unwrap();
     let script = format!(
-        "git worktree add -q -b far \"$(echo {root_name}/*/s1-*)/far\" && git worktree add -q -b near \"$CODEOID_WORKTREE_DIR/near\" && \
+        "git worktree add -q -b far \"$(echo {root_name}/*/s1-*)/far\" && \
+             git worktree add -q -b near \"$CODEOID_WORKTREE_DIR/near\" && \
          (mkdir {root_name}/x) 2>&1; true"
     );
     let outcome = place.turn(&repo.workspace).options(["--worktree-root", root_name]).sh(&script).run();
