@@ -88,6 +88,7 @@ fn a_configuration_that_others_can_write(place: &Place) {
     chmod(&place.at("home/.codeoid"), 0o755);
     place.turn(place.make("home/w")).command(["true"]).run().expect_ok();
     if nix::unistd::geteuid().is_root() && place.identity() == Identity::Ordinary {
+        chmod(&path, 0o644);
         chown(&path, Some(65534), Some(65534)).unwrap();
         refused(place, &["belongs"]);
     }

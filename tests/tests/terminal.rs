@@ -122,20 +122,12 @@ fn the_callers_terminal_is_as_before_afterwards(place: &Place) {
 fn the_callers_terminal_is_restored_when_the_shim_is_told_to_end(place: &Place) {
     let workspace = place.make("home/w");
     for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        // Job control in the caller, so that the shim is in the foreground as from a shell.
         let turn = place
             .turn(&workspace)
             .sh("echo ready; exec sleep 600")
-            .called_by("\"$@\" & pid=$!; fg >/dev/null 2>&1; wait $pid; echo code $?; read end");
-        let mut command = turn.to_command();
-        // Job control in the caller, so that the shim is in the foreground as from a shell.
-        command = {
-            let words: Vec<_> = command.get_args().map(std::ffi::OsStr::to_owned).collect();
-            let mut with = place.command(command.get_program());
-            for word in words {
-                with.arg(if word == "-c" { "-mc".into() } else { word });
-            }
-            with
-        };
+            .called_by("set -m; \"$@\"; echo code $?; read end");
+        let command = turn.to_command();
         let mut terminal = Terminal::start(place, &command);
         let before = terminal.modes();
         terminal.expect("ready");

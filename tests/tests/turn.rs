@@ -226,18 +226,18 @@ import ctypes, errno, fcntl, os, platform
 libc = ctypes.CDLL(None, use_errno=True)
 x86 = platform.machine() == 'x86_64'
 calls = {'kexec_load': (246, 104), 'init_module': (175, 105), 'bpf': (321, 280), 'perf_event_open': (298, 241),
-     'add_key': (248, 217), 'keyctl': (250, 219), 'swapon': (167, 224), 'reboot': (169, 142),
-     'open_by_handle_at': (304, 265)}
+         'add_key': (248, 217), 'keyctl': (250, 219), 'swapon': (167, 224), 'reboot': (169, 142),
+         'open_by_handle_at': (304, 265)}
 for name, numbers in calls.items():
-ctypes.set_errno(0)
-result = libc.syscall(numbers[0 if x86 else 1], 0, 0, 0, 0, 0)
-print(name, result, errno.errorcode.get(ctypes.get_errno(), 0))
+    ctypes.set_errno(0)
+    result = libc.syscall(numbers[0 if x86 else 1], 0, 0, 0, 0, 0)
+    print(name, result, errno.errorcode.get(ctypes.get_errno(), 0))
 try:
-master, slave = os.openpty()
-fcntl.ioctl(slave, 0x5412, b'x')
-print('TIOCSTI', 0, 0)
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, 0x5412, b'x')
+    print('TIOCSTI', 0, 0)
 except OSError as e:
-print('TIOCSTI', -1, errno.errorcode[e.errno])
+    print('TIOCSTI', -1, errno.errorcode[e.errno])
 ";
     let outcome = place.turn(&workspace).python(program, &[]).run();
     for line in outcome.expect_ok().out().lines() {
@@ -324,13 +324,12 @@ import socket
 s = socket.create_server(('127.0.0.1', 0))
 c = socket.create_connection(s.getsockname(), 2)
 print('loopback')
-open('/proc/net/dev')
 print(sorted(l.split(':')[0].strip() for l in open('/proc/net/dev').readlines()[2:]))
 try:
-socket.create_connection(('192.0.2.1', 9), 1)
-print('reached')
+    socket.create_connection(('192.0.2.1', 9), 1)
+    print('reached')
 except OSError as e:
-print(e.errno in (101, 113))
+    print(e.errno in (101, 113))
 ";
     let outcome = place.turn(&workspace).options(["--network", "off"]).python(program, &[]).run();
     let out = outcome.expect_ok().out();
@@ -343,21 +342,21 @@ fn a_thousand_orphans_leave_no_zombie_and_no_survivor_serial(place: &Place) {
     let program = "\
 import os, time
 for i in range(1000):
-pid = os.fork()
-if pid == 0:
-    os.setsid()
-    if os.fork() == 0:
-        if i % 2: time.sleep(600)
-    os._exit(0)
-os.waitpid(pid, 0)
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if os.fork() == 0:
+            if i % 2: time.sleep(600)
+        os._exit(0)
+    os.waitpid(pid, 0)
 time.sleep(0.5)
 zombies = living = 0
 for name in os.listdir('/proc'):
-if name.isdigit():
-    try: state = open(f'/proc/{name}/stat').read().rsplit(')', 1)[1].split()[0]
-    except OSError: continue
-    zombies += state == 'Z'
-    living += state != 'Z'
+    if name.isdigit():
+        try: state = open(f'/proc/{name}/stat').read().rsplit(')', 1)[1].split()[0]
+        except OSError: continue
+        zombies += state == 'Z'
+        living += state != 'Z'
 print(zombies, living >= 500, flush=True)
 ";
     let mut running = place

@@ -414,8 +414,8 @@ fn the_turns_own_sockets_work(place: &Place) {
     let program = "\
 import os, socket, sys
 for path in sys.argv[1:]:
-s = socket.socket(socket.AF_UNIX); s.bind(path); s.listen()
-c = socket.socket(socket.AF_UNIX); c.connect(path); print('ok', path)
+    s = socket.socket(socket.AF_UNIX); s.bind(path); s.listen()
+    c = socket.socket(socket.AF_UNIX); c.connect(path); print('ok', path)
 s = socket.socket(socket.AF_UNIX); s.bind('\\0mine'); s.listen()
 c = socket.socket(socket.AF_UNIX); c.connect('\\0mine'); print('ok abstract')
 ";
