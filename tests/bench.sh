@@ -1,0 +1,169 @@
+#!/bin/bash
+# How fast and how small: whole-process start-to-exit of `codeoid-shim run -- true` beside bwrap with the same
+# view, in pairs, with a pause of 40 ms before each run (hot loops hide what an agent's single commands pay).
+# Prints one table; the targets are ratios, because absolute times belong to one machine.
+#
+#   RUNS=25 tests/bench.sh      more or fewer runs of each pair (default 15)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+runs=${RUNS:-15}
+source_shim=${CODEOID_SHIM_BIN:-$PWD/target/release/codeoid-shim}
+[ -x "$source_shim" ] || { echo "bench: $source_shim does not exist: run make build first" >&2; exit 1; }
+for tool in bwrap hyperfine jq; do
+    command -v "$tool" >/dev/null || { echo "bench: $tool is not installed: run make setup" >&2; exit 1; }
+done
+
+if [ "$(id -u)" -eq 0 ]; then base=/home; else base=$HOME; fi
+bench=$(mktemp -d "$base/codeoid-bench.XXXXXX")
+chmod 755 "$bench"
+trap 'chmod -R u+rwX "$bench" 2>/dev/null || :; rm -rf "$bench"' EXIT
+trap 'exit 130' INT TERM
+mkdir "$bench/bin"
+cp "$source_shim" tests/fixtures/many-worktrees.sh "$bench/bin/"
+[ ! -e "$(dirname "$source_shim")/codeoid-hook" ] || cp "$(dirname "$source_shim")/codeoid-hook" "$bench/bin/"
+shim=$bench/bin/codeoid-shim
+
+printf '%-12s %-44s %9s %9s %7s  %s\n' user case shim/ms other/ms ratio target
+row() { # CASE SHIM OTHER TARGET: times in seconds
+    awk -v user="$who" -v name="$1" -v a="$2" -v b="$3" -v target="$4" 'BEGIN {
+        printf "%-12s %-44s %9.2f %9.2f %7.2f  %s\n", user, name, a * 1000, b * 1000, a / b, target }'
+}
+
+# Runs two commands in alternation and prints the medians, and the median of the ratios of each pair.
+pair() { # CASE TARGET SHIM-COMMAND OTHER-COMMAND
+    local name=$1 target=$2 ours=$3 other=$4
+    local first=() second=() round
+    for round in 1 2 3; do
+        as hyperfine --shell none --style none --warmup 2 --runs "$((runs / 3))" --prepare 'sleep 0.04' \
+            --export-json "$scratch/result" "$ours" "$other" >/dev/null 2>"$scratch/error" || {
+            printf '%-12s %-44s %s\n' "$who" "$name" "failed: $(head -c 100 "$scratch/error" | head -1)"
+            last_ours=''
+            return 0
+        }
+        first+=("$(jq '.results[0].median' "$scratch/result")")
+        second+=("$(jq '.results[1].median' "$scratch/result")")
+    done
+    # The middle of three rounds, by ratio: one round's noise moves neither.
+    local best
+    best=$(for round in 0 1 2; do
+        awk -v a="${first[round]}" -v b="${second[round]}" 'BEGIN { print a / b, a, b }'
+    done | sort -g | sed -n 2p)
+    read -r _ last_ours last_other <<<"$best"
+    row "$name" "$last_ours" "$last_other" "$target"
+}
+
+difference() { # CASE TARGET BEFORE AFTER: what one thing costs, in seconds
+    [ -n "$3" ] && [ -n "$4" ] || return 0
+    awk -v user="$who" -v name="$1" -v target="$2" -v a="$3" -v b="$4" 'BEGIN {
+        printf "%-12s %-44s %+9.2f %9s %7s  %s\n", user, name, (b - a) * 1000, "", "", target }'
+}
+
+view="--die-with-parent --unshare-all --share-net --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --tmpfs /var/tmp --tmpfs /run"
+
+measure() {
+    scratch=$bench/$who
+    mkdir "$scratch" && own "$scratch"
+    as mkdir -p "$scratch/home/ws" "$scratch/home/rules" "$scratch/state"
+    as mkdir -m 700 "$scratch/run"
+    local ws=$scratch/home/ws run="$shim run --session bench --workspace"
+
+    pair 'no rules' '<= 1.0 (bwrap)' "$run $ws -- true" "bwrap $view --bind $ws $ws true"
+    local plain=$last_ours
+
+    # Half of them hidden files, half of them read-only directories below the writable workspace's parent.
+    local options='' binds='' number
+    for number in $(seq 50); do
+        as touch "$scratch/home/rules/hidden$number"
+        as mkdir -p "$scratch/home/rules/read$number"
+        options+=" --hide $scratch/home/rules/hidden$number --read $scratch/home/rules/read$number"
+        binds+=" --ro-bind /dev/null $scratch/home/rules/hidden$number --ro-bind $scratch/home/rules/read$number $scratch/home/rules/read$number"
+    done
+    pair '100 hide and read-only rules' '<= 0.3 (bwrap)' \
+        "$shim run --session rules --workspace $ws$options -- true" "bwrap $view --bind $ws $ws$binds true"
+
+    as git init -q "$scratch/home/repo"
+    as git -C "$scratch/home/repo" -c user.name=b -c user.email=b@example.org commit -q --allow-empty -m first
+    as git -C "$scratch/home/repo" branch -q -M main
+    pair 'in a repository' '(bwrap)' "$run $scratch/home/repo -- true" "bwrap $view --bind $scratch/home/repo $scratch/home/repo true"
+    local repository=$last_ours
+    difference 'in a repository: more than outside' '<= 8 ms' "$plain" "$repository"
+    as sh "$bench/bin/many-worktrees.sh" "$scratch/home/repo" "$scratch/home/many" 1000
+    pair '1,000 registered worktrees' '(bwrap)' "$run $scratch/home/repo -- true" "bwrap $view --bind $scratch/home/repo $scratch/home/repo true"
+    difference '1,000 worktrees: more than one' '<= 50 ms' "$repository" "$last_ours"
+
+    at_once "$ws"
+    resident "$ws"
+    [ "$who" = root ] || return 0
+    runtimes "$ws"
+}
+
+at_once() { # fifty turns at the same time
+    local ws=$1 kind times_shim=() times_bwrap=() failed=0
+    cat >"$scratch/fifty" <<'SCRIPT'
+#!/bin/sh
+failures=0 pids=
+for number in $(seq 50); do "$@" & pids="$pids $!"; done
+for pid in $pids; do wait "$pid" || failures=$((failures + 1)); done
+exit "$failures"
+SCRIPT
+    chmod 755 "$scratch/fifty"
+    pair '50 at once' '<= 1.0 (bwrap), none fails' "$scratch/fifty $shim run --session fifty --workspace $ws -- true" \
+        "$scratch/fifty bwrap $view --bind $ws $ws true"
+}
+
+# Sum of resident and private memory of a supervisor while a turn sleeps.
+resident() {
+    local ws=$1 pid total=0 process
+    as "$shim" run --session rss --workspace "$ws" -- sleep 3 &
+    pid=$!
+    sleep 1
+    for process in $(pgrep -x codeoid-shim -P "$pid" || :) "$pid"; do
+        [ "$(cat "/proc/$process/comm" 2>/dev/null)" = codeoid-shim ] || continue
+        total=$(awk '/^VmRSS/ { print $2 }' "/proc/$process/status")
+        break
+    done
+    wait "$pid" || :
+    printf '%-12s %-44s %6.2f MB %9s %7s  %s\n' "$who" 'resident memory of the supervisor' \
+        "$(awk -v kb="$total" 'BEGIN { print kb / 1024 }')" '' '' '<= 8 MB'
+}
+
+# The shim's own bundle, run by itself and by the other runtimes that are installed.
+runtimes() {
+    local ws=$1 runtime
+    "$shim" bundle --session bench --workspace "$ws" --output "$scratch/bundle" -- true >/dev/null 2>&1 || {
+        printf '%-12s %-44s %s\n' "$who" 'other runtimes' 'failed: no bundle was written'
+        return 0
+    }
+    for runtime in runc crun youki; do
+        command -v "$runtime" >/dev/null || continue
+        printf '#!/bin/sh\nid=bench-$$\n%s --root %s/%s run --bundle %s/bundle $id </dev/null >/dev/null 2>%s/error-%s\ncode=$?\n%s --root %s/%s delete --force $id 2>/dev/null\nexit $code\n' \
+            "$runtime" "$scratch" "$runtime" "$scratch" "$scratch" "$runtime" "$runtime" "$scratch" "$runtime" >"$scratch/with-$runtime"
+        chmod 755 "$scratch/with-$runtime"
+        # crun refuses a host that has both versions of cgroups, unless the second is out of sight.
+        if [ "$runtime" = crun ] && mountpoint -q /sys/fs/cgroup/unified; then
+            sed -i '1a umount /sys/fs/cgroup/unified 2>/dev/null || :' "$scratch/with-$runtime"
+            pair "the same bundle with $runtime" "($runtime)" "$run $ws -- true" "unshare -m $scratch/with-$runtime"
+        else
+            pair "the same bundle with $runtime" "($runtime)" "$run $ws -- true" "$scratch/with-$runtime"
+        fi
+    done
+}
+
+# Commands of the user who is measured, in a home of their own.
+as() {
+    local environment=(HOME="$scratch/home" XDG_RUNTIME_DIR="$scratch/run" XDG_STATE_HOME="$scratch/state"
+        PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin)
+    if [ "$who" = "$(id -un)" ]; then
+        env -i "${environment[@]}" "$@"
+    else
+        setpriv --reuid="$who" --regid="$(id -g "$who")" --init-groups env -i "${environment[@]}" "$@"
+    fi
+}
+own() { [ "$who" = "$(id -un)" ] || chown "$who:" "$1"; }
+
+who=$(id -un)
+measure
+if [ "$(id -u)" -eq 0 ] && getent passwd codeoid-test >/dev/null; then
+    who=codeoid-test
+    measure
+fi

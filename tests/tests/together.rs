@@ -1,0 +1,108 @@
+//! Two sessions and a human in one repository at the same time: nothing is lost, nothing is undone.
+
+#![cfg(test)]
+
+use std::time::Duration;
+
+use codeoid_tests::{Layout, Place, Repo, each_identity, wait_until};
+
+/// How often each of them commits.
+const COMMITS: u32 = 15;
+
+/// Adds a worktree and commits in it, again and again, with everything that runs into the others on the way.
+fn work(name: &str, folder: &str) -> String {
+    format!(
+        "set -e; git worktree add -q -b {name} {folder}/{name} v2; cd {folder}/{name}; i=0
+         while [ $i -lt {COMMITS} ]; do
+             i=$((i + 1)); echo $i >{name}.$i; git add .; git commit -q -m '{name} '$i
+             git tag {name}-$i; git branch -f {name}-side HEAD
+             [ $((i % 5)) -ne 0 ] || git pack-refs --all 2>/dev/null || :
+             [ $((i % 4)) -ne 0 ] || {{ git worktree add -q --detach {folder}/{name}-$i; \
+             git worktree remove {folder}/{name}-$i; }}
+             [ $((i % 6)) -ne 0 ] || git worktree prune
+         done"
+    )
+}
+
+fn all_commits_are_there(place: &Place, repo: &Repo, name: &str) {
+    let subjects = place.git(&repo.workspace, &["log", "--format=%s", name]);
+    for number in 1..=COMMITS {
+        assert!(
+            subjects.lines().any(|line| line == format!("{name} {number}")),
+            "{name} {number} is lost:\n{subjects}"
+        );
+        place.git(&repo.workspace, &["rev-parse", &format!("{name}-{number}")]);
+    }
+}
+
+fn two_sessions_and_a_human_serial(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let mut turns: Vec<_> = ["one", "two"]
+        .map(|session| {
+            place
+                .turn(&repo.workspace)
+                .session(session)
+                .sh(&work(session, "\"$CODEOID_WORKTREE_DIR\""))
+                .spawn()
+        })
+        .into();
+    let elsewhere = place.make("home/elsewhere");
+    let human = place.sh(&repo.workspace, &work("hand", elsewhere.to_str().unwrap()));
+    human.expect_ok();
+    assert!(wait_until(Duration::from_secs(60), || turns.iter_mut().all(codeoid_tests::Running::has_ended)));
+    for turn in turns {
+        let outcome = turn.finish();
+        outcome.expect_ok();
+        for finding in outcome.findings() {
+            assert_eq!(finding["action"], "reported", "somebody's work was undone: {outcome}");
+        }
+    }
+    for name in ["one", "two", "hand"] {
+        all_commits_are_there(place, &repo, name);
+    }
+    repo.assert_sound(place);
+    let list = place.git(&repo.workspace, &["worktree", "list", "--porcelain"]);
+    assert_eq!(list.matches("worktree ").count(), 5, "{list}");
+}
+
+fn turns_of_one_session_overlap_serial(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let turns: Vec<_> = ["one", "two"]
+        .map(|name| {
+            place.turn(&repo.workspace).session("same").sh(&work(name, "\"$CODEOID_WORKTREE_DIR\"")).spawn()
+        })
+        .into();
+    for turn in turns {
+        turn.finish().expect_ok();
+    }
+    for name in ["one", "two"] {
+        all_commits_are_there(place, &repo, name);
+    }
+    repo.assert_sound(place);
+}
+
+fn many_short_turns_at_once_serial(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let turns: Vec<_> = (0..20)
+        .map(|number| {
+            let script = format!(
+                "git worktree add -q -b t{number} \"$CODEOID_WORKTREE_DIR/t{number}\" && \
+                 git worktree list >/dev/null"
+            );
+            place.turn(&repo.workspace).session(format!("s{}", number % 5)).sh(&script).spawn()
+        })
+        .collect();
+    for turn in turns {
+        let outcome = turn.finish();
+        outcome.expect_ok();
+        assert!(outcome.findings().is_empty(), "{outcome}");
+    }
+    assert_eq!(place.git(&repo.workspace, &["worktree", "list"]).lines().count(), 22);
+    repo.assert_sound(place);
+}
+
+each_identity! {
+    two_sessions_and_a_human_serial,
+    turns_of_one_session_overlap_serial,
+    many_short_turns_at_once_serial,
+}
