@@ -114,6 +114,8 @@ impl Running {
         let mut socket_open = true;
         let mut joinable = Some(joinable);
         let mut failed: Option<Failure> = None;
+        // What arrives before init can take it.
+        let mut early: Vec<Signal> = Vec::new();
         loop {
             let deadline = match (terminated, timeout) {
                 (Some(at), _) => Some(at + GRACE),
@@ -156,6 +158,7 @@ impl Running {
                             relay.resume();
                             self.signal(signal);
                         }
+                        _ if !up => early.push(signal),
                         _ => self.signal(signal),
                     }
                 }
@@ -175,6 +178,7 @@ impl Running {
                             if let Some(pid) = received.sender {
                                 watch.started(pid.as_raw());
                             }
+                            early.drain(..).for_each(|signal| self.signal(signal));
                         }
                         Message::Terminal => relay = received.fd.and_then(|fd| Relay::new(fd, terminal)),
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),

@@ -3,7 +3,8 @@
 //! signal without a handler (pid_namespaces(7)) and collect zombies.
 //!
 //! It runs after libcontainer has dropped everything, and faces the command: so it is not dumpable
-//! (`/proc/1/{exe,fd,root}` stay closed, CVE-2019-5736), and holds two descriptors only.
+//! (`/proc/1/{exe,fd,root}` stay closed, CVE-2019-5736), and holds one descriptor only: the socket on which it
+//! tells how the command ended.
 
 use std::ffi::{CStr, CString, c_char};
 use std::io::IoSlice;
@@ -126,6 +127,7 @@ impl Init {
             Err(Errno::EAGAIN) => {}
             _ => return Ok(125),
         }
+        let _ = nix::unistd::close(ALIVE);
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(|e| ("sigprocmask", e))?;
         if self.scope_abstract {
             scope_abstract_sockets().map_err(|errno| ("landlock_restrict_self", errno))?;
