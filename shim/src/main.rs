@@ -20,9 +20,10 @@ mod widening;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args();
-    if args.nth(1).as_deref() == Some(executor::init::REEXEC) {
-        let init = args.next().and_then(|fd| fd.parse().ok()).and_then(executor::init::Init::from_descriptor);
+    let mut args = std::env::args_os();
+    if args.nth(1).is_some_and(|word| word == executor::init::REEXEC) {
+        let fd = args.next().and_then(|fd| fd.to_str()?.parse().ok());
+        let init = fd.and_then(executor::init::Init::from_descriptor);
         match init {
             Some(init) => init.run(),
             None => return ExitCode::from(diagnostic::REFUSED),

@@ -31,12 +31,15 @@ pub enum Error {
 /// The longest program that the kernel takes: BPF_MAXINSNS instructions of eight bytes (bpf(4)).
 const MAX_PROGRAM: u64 = 4096 * 8;
 
+/// Counts the changes of how profiles are compiled, so that no program of an older way is taken.
+const REVISION: u32 = 2;
+
 /// The program for a profile, from `cache` if it is there.
 pub fn program(profile: &LinuxSeccomp, cache: &Path) -> Result<Vec<u8>, Failure> {
     let what = "compile the system call filter";
     let text = serde_json::to_vec(profile).doing(what)?;
     let name = format!("{}{}", codeoid_spec::id::hex8(&[&text]), codeoid_spec::id::hex8(&[b"filter", &text]));
-    let path = cache.join(format!("seccomp-{}-{name}", env!("CARGO_PKG_VERSION")));
+    let path = cache.join(format!("seccomp-{REVISION}-{name}"));
     if let Ok(bytes) = fs::read(&path) {
         if !bytes.is_empty() && bytes.len() % 8 == 0 && (bytes.len() as u64) <= MAX_PROGRAM {
             return Ok(bytes);
@@ -52,9 +55,36 @@ pub fn program(profile: &LinuxSeccomp, cache: &Path) -> Result<Vec<u8>, Failure>
 }
 
 fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, Error> {
+    let architectures: Vec<Arch> = profile.architectures().clone().unwrap_or_default();
+    let (multiplexed, direct): (Vec<Arch>, Vec<Arch>) =
+        architectures.into_iter().partition(|arch| *arch == Arch::ScmpArchX86);
+    let mut filter = one(profile, &direct, |_| true)?;
+    if !multiplexed.is_empty() {
+        // On i386 sockets are made by socketcall(2), whose arguments are behind a pointer that no filter can
+        // follow: libseccomp would make "refuse this family" into "refuse all sockets".
+        filter.merge(one(profile, &multiplexed, |name| name != "socket")?)?;
+    }
+    // The variant that writes to memory needs libseccomp 2.6.
+    let mut file = fs::File::from(memfd_create("seccomp", MFdFlags::MFD_CLOEXEC)?);
+    filter.export_bpf(&file)?;
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The filter for these architectures, with those of the profile's system calls that `wanted` takes.
+fn one(
+    profile: &LinuxSeccomp,
+    architectures: &[Arch],
+    wanted: impl Fn(&str) -> bool,
+) -> Result<ScmpFilterContext, Error> {
     let mut filter = ScmpFilterContext::new(action(profile.default_action(), profile.default_errno_ret())?)?;
     filter.set_ctl_nnp(false)?;
-    for arch in profile.architectures().iter().flatten() {
+    if !architectures.is_empty() {
+        filter.remove_arch(ScmpArch::Native)?;
+    }
+    for arch in architectures {
         filter.add_arch(architecture(*arch)?)?;
     }
     for rule in profile.syscalls().iter().flatten() {
@@ -72,19 +102,13 @@ fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, Error> {
                 Ok(ScmpArgCompare::new(index, op, argument.value_two().unwrap_or(0)))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        for name in rule.names() {
-            // A system call that this architecture or libseccomp does not know cannot be called by name either.
+        for name in rule.names().iter().filter(|name| wanted(name)) {
+            // A system call that libseccomp does not know has no number here either.
             let Ok(syscall) = ScmpSyscall::from_name(name) else { continue };
             filter.add_rule_conditional(action, syscall, &comparisons)?;
         }
     }
-    // The variant that writes to memory needs libseccomp 2.6.
-    let mut file = fs::File::from(memfd_create("seccomp", MFdFlags::MFD_CLOEXEC)?);
-    filter.export_bpf(&file)?;
-    file.rewind()?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    Ok(filter)
 }
 
 fn action(action: LinuxSeccompAction, errno: Option<u32>) -> Result<ScmpAction, Error> {

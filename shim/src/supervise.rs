@@ -136,15 +136,26 @@ impl Running {
             let first_watch = fds.len();
             fds.extend(watch.interests().into_iter().map(|(fd, events)| PollFd::new(fd, events)));
             let first_relay = fds.len();
-            fds.extend(relayed.iter().flatten().map(|(fd, events)| PollFd::new(*fd, *events)));
+            // A descriptor that nothing is wanted of would still wake us when it is hung up.
+            let wanted = |interest: &&(BorrowedFd<'_>, PollFlags)| !interest.1.is_empty();
+            let relayed: Vec<_> = relayed.iter().flatten().collect();
+            fds.extend(relayed.iter().filter(|i| wanted(i)).map(|(fd, events)| PollFd::new(*fd, *events)));
             match poll(&mut fds, wait) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Failure::new("wait for the command", errno.desc())),
             }
             let ready: Vec<PollFlags> = fds.iter().map(|fd| fd.revents().unwrap_or(idle)).collect();
+            let mut answers = ready[first_relay..].iter();
+            let mut relay_ready = [idle; 3];
+            for (place, interest) in relay_ready.iter_mut().zip(&relayed) {
+                if wanted(interest) {
+                    *place = answers.next().copied().unwrap_or(idle);
+                }
+            }
             drop(fds);
+            drop(relayed);
             if let Some(relay) = &mut relay {
-                relay.advance([ready[first_relay], ready[first_relay + 1], ready[first_relay + 2]]);
+                relay.advance(relay_ready);
             }
             if ready[first_watch..first_relay].iter().any(|flags| !flags.is_empty()) {
                 watch.act();
@@ -235,6 +246,13 @@ impl Running {
             }
             if deadline.is_some_and(|at| Instant::now() >= at) {
                 ended.timed_out = true;
+                if !up {
+                    // Nobody is there yet who could end in good order.
+                    self.kill();
+                    let _ = waitpid(self.child, None);
+                    ended.exit = Exit { code: None, signal: Some(libc::SIGKILL) };
+                    return Ok(ended);
+                }
                 if terminated.is_none() {
                     self.signal(Signal::SIGTERM);
                     terminated = Some(Instant::now());

@@ -90,7 +90,10 @@ impl Relay {
             ),
             (
                 stdin,
-                on(self.saved.is_some() && !self.ended && self.to_command.len() < BUFFER, PollFlags::POLLIN),
+                on(
+                    self.saved.is_some() && self.reads_stdin && !self.ended && self.to_command.len() < BUFFER,
+                    PollFlags::POLLIN,
+                ),
             ),
             (self.writes_to, on(!self.to_host.is_empty(), PollFlags::POLLOUT)),
         ]

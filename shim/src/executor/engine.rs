@@ -21,7 +21,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use super::init::Init;
 use super::message::Message;
 use super::stage::{self, Overlay};
-use super::{bubblewrap, libcontainer};
+use super::{bubblewrap, libcontainer, streams};
 use crate::session::Shared;
 use crate::sys::{self, Context, mount as m, process};
 
@@ -111,7 +111,8 @@ pub enum Error {
 impl Engine<'_> {
     /// Runs as the engine process; never returns.
     pub fn run(self) -> ! {
-        let init = match self.start() {
+        let mut stdin = None;
+        let init = match self.start(&mut stdin) {
             Ok(init) => init,
             Err(error) => {
                 self.send(&failure(&error));
@@ -128,6 +129,9 @@ impl Engine<'_> {
                 _ => {}
             }
         }
+        if let Some(stdin) = &stdin {
+            stdin.advance();
+        }
         process::exit_now(0)
     }
 
@@ -136,7 +140,7 @@ impl Engine<'_> {
         let _ = send(self.status.as_raw_fd(), &message.encode(), MsgFlags::MSG_NOSIGNAL);
     }
 
-    fn start(&self) -> Result<Pid, Error> {
+    fn start(&self, stdin: &mut Option<streams::Kept>) -> Result<Pid, Error> {
         // libcontainer asks for the working directory and comes back to it.
         chdir("/").on("chdir", "/").map_err(Error::Mounts)?;
         nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
@@ -150,6 +154,7 @@ impl Engine<'_> {
         if getppid() != self.supervisor {
             return Err(Error::Orphaned);
         }
+        *stdin = streams::protect_stdin().map_err(Error::Mounts)?;
         self.cover_stage().map_err(Error::Mounts)?;
         match &self.runtime {
             Runtime::Libcontainer => libcontainer::start(self),

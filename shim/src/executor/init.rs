@@ -129,6 +129,11 @@ impl Init {
         }
         let _ = nix::unistd::close(ALIVE);
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(|e| ("sigprocmask", e))?;
+        // Away from the caller's session, and with it from its terminal. libcontainer has done so already.
+        match nix::unistd::setsid() {
+            Ok(_) | Err(Errno::EPERM) => {}
+            Err(errno) => return Err(("setsid", errno)),
+        }
         if self.scope_abstract {
             scope_abstract_sockets().map_err(|errno| ("landlock_restrict_self", errno))?;
         }

@@ -11,6 +11,7 @@ pub mod init;
 mod libcontainer;
 pub mod message;
 mod stage;
+mod streams;
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -104,6 +105,7 @@ impl Start<'_> {
     /// Forks the engine.
     pub fn run(self) -> Result<Running, Failure> {
         let what = "start the sandbox";
+        streams::judge()?;
         let spec = self.spec;
         let (uid, gid) = bundle::ids(spec).doing("read the bundle")?;
         let process =
