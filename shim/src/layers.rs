@@ -190,6 +190,51 @@ fn make_home(session: &Path, cover: &Cover) -> io::Result<HomeLayer> {
     Ok(layer)
 }
 
+/// Takes out of the session's home layer what is hidden now and was not at its last turn: the layer lies above
+/// the whiteouts, and an earlier turn may have copied it up. It is kept aside in the session's directory.
+/// Returns what was taken out. The caller holds the session's lock, and no turn of it is running.
+pub fn take_out_hidden(session: &Path, cover: &Cover) -> io::Result<Vec<PathBuf>> {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let known_path = session.join("home/hidden");
+    let known: std::collections::HashSet<OsString> = match fs::read(&known_path) {
+        Ok(text) => text.split(|&byte| byte == 0).map(|name| OsString::from_vec(name.to_vec())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => std::collections::HashSet::new(),
+        Err(error) => return Err(error),
+    };
+    let hidden: Vec<&OsString> = cover
+        .entries
+        .iter()
+        .filter(|(_, entry)| matches!(entry, codeoid_spec::plan::Entry::Whiteout))
+        .map(|(name, _)| name)
+        .collect();
+    if hidden.len() == known.len().saturating_sub(1) && hidden.iter().all(|name| known.contains(*name)) {
+        return Ok(Vec::new());
+    }
+    let mut taken = Vec::new();
+    for name in hidden.iter().filter(|name| !known.contains(**name)) {
+        let from = session.join("home/upper").join(name);
+        if fs::symlink_metadata(&from).is_err() {
+            continue;
+        }
+        let aside = session.join("home/aside");
+        private_dir(&aside)?;
+        let to = (0..).map(|n: u32| aside.join(format!("{}.{n}", Path::new(name).file_name().unwrap_or_default().display())));
+        let to = to.into_iter().find(|to| fs::symlink_metadata(to).is_err()).unwrap_or(aside);
+        fs::rename(&from, to)?;
+        taken.push(cover.root.join(name));
+    }
+    let mut text = Vec::new();
+    for name in hidden {
+        text.extend_from_slice(name.as_bytes());
+        text.push(0);
+    }
+    let draft = session.join("home/.hidden");
+    fs::write(&draft, text)?;
+    fs::rename(draft, known_path)?;
+    Ok(taken)
+}
+
 /// Copies a session's home layer for a fork, with the permissions, times and links of what is in it. The two
 /// are independent from then on.
 pub fn copy_home(from: &Path, to: &Path) -> Result<(), Failure> {

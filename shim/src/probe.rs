@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use codeoid_spec::host::{Host, HostTree, Node, Tree};
+use codeoid_spec::host::{Host, HostTree, Mounted, Node, Tree};
 use codeoid_spec::state::StateDir;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Uid, getgid, getuid, isatty};
@@ -40,7 +40,7 @@ pub fn host(runtime: Option<&Path>) -> Result<Host, Failure> {
         home,
         other_home,
         top: top()?,
-        mount_points: mount_points()?,
+        mounts: mounts()?,
         resolver: resolver(),
         window: window(terminal),
         terminal,
@@ -134,18 +134,25 @@ fn top() -> Result<BTreeMap<String, Node>, Failure> {
     Ok(top)
 }
 
-/// The mount points of this mount namespace (proc_pid_mountinfo(5)): fifth field, with octal escapes.
-pub fn mount_points() -> Result<Vec<PathBuf>, Failure> {
+/// The mounts of this mount namespace.
+fn mounts() -> Result<Vec<Mounted>, Failure> {
     let text = std::fs::read("/proc/self/mountinfo").doing("read /proc/self/mountinfo")?;
-    Ok(parse_mount_points(&text))
+    Ok(parse_mounts(&text).collect())
+}
+
+/// The mounts in a mountinfo file (proc_pid_mountinfo(5)): third to fifth field, with octal escapes.
+fn parse_mounts(text: &[u8]) -> impl Iterator<Item = Mounted> {
+    text.split(|&byte| byte == b'\n').filter_map(|line| {
+        let mut fields = line.split(|&byte| byte == b' ').skip(2);
+        let device = String::from_utf8_lossy(fields.next()?).into_owned();
+        let root = PathBuf::from(unescape(fields.next()?));
+        Some(Mounted { device, root, at: PathBuf::from(unescape(fields.next()?)) })
+    })
 }
 
 /// The mount points in a mountinfo file.
 pub fn parse_mount_points(text: &[u8]) -> Vec<PathBuf> {
-    text.split(|&byte| byte == b'\n')
-        .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
-        .map(|field| PathBuf::from(unescape(field)))
-        .collect()
+    parse_mounts(text).map(|mount| mount.at).collect()
 }
 
 fn unescape(field: &[u8]) -> OsString {

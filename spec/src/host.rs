@@ -107,8 +107,8 @@ pub struct Host {
     pub runtime: PathBuf,
     /// The names in `/`, with what they are.
     pub top: BTreeMap<String, Node>,
-    /// All mount points, as /proc/self/mountinfo lists them.
-    pub mount_points: Vec<PathBuf>,
+    /// All mounts, as /proc/self/mountinfo lists them: later ones lie over earlier ones.
+    pub mounts: Vec<Mounted>,
     /// The directory below `/run` that `/etc/resolv.conf` leads into, if any.
     pub resolver: Option<PathBuf>,
     /// The caller's environment, as far as it is UTF-8.
@@ -121,10 +121,37 @@ pub struct Host {
     pub window: Option<(u16, u16)>,
 }
 
+/// One mount of this host (proc_pid_mountinfo(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Which file system: its device number, as text.
+    pub device: String,
+    /// Which directory of that file system.
+    pub root: PathBuf,
+    /// Where.
+    pub at: PathBuf,
+}
+
 impl Host {
     /// The mount points strictly below a directory.
     pub fn mounts_below<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a Path> {
-        self.mount_points.iter().map(PathBuf::as_path).filter(move |at| *at != dir && at.starts_with(dir))
+        self.mounts.iter().map(|mount| mount.at.as_path()).filter(move |at| *at != dir && at.starts_with(dir))
+    }
+
+    /// The other names of a path: where the same directory of the same file system is mounted once more
+    /// (`mount --bind /home /mnt/home`). What is hidden under one name is hidden under all.
+    #[must_use]
+    pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
+        let own = self.mounts.iter().rev().filter(|mount| path.starts_with(&mount.at));
+        let Some(own) = own.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
+        let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
+        let inside = own.root.join(below);
+        self.mounts
+            .iter()
+            .filter(|other| other.device == own.device && other.at != own.at)
+            .filter_map(|other| inside.strip_prefix(&other.root).ok().map(|rest| other.at.join(rest)))
+            .filter(|alias| alias != path)
+            .collect()
     }
 
     /// Whether the caller is root: no user namespace then, and `/proc` needs protection.
@@ -137,5 +164,48 @@ impl Host {
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(mounts: &[(&str, &str, &str)]) -> Host {
+        let mounts = mounts.iter().map(|(device, root, at)| Mounted {
+            device: (*device).to_owned(),
+            root: PathBuf::from(root),
+            at: PathBuf::from(at),
+        });
+        Host {
+            uid: 1000,
+            gid: 1000,
+            umask: 0o022,
+            home: None,
+            other_home: None,
+            state: StateDir::new(PathBuf::from("/state")),
+            runtime: PathBuf::from("/run/x"),
+            top: BTreeMap::new(),
+            mounts: mounts.collect(),
+            resolver: None,
+            env: Vec::new(),
+            env_refused: Vec::new(),
+            terminal: [false; 3],
+            window: None,
+        }
+    }
+
+    #[test]
+    fn a_second_mount_of_a_directory_gives_a_path_a_second_name() {
+        let host = host(&[
+            ("8:1", "/", "/"),
+            ("8:2", "/", "/home"),
+            ("8:2", "/u", "/mnt/u"),
+            ("8:2", "/other", "/mnt/other"),
+            ("8:3", "/", "/data"),
+        ]);
+        assert_eq!(host.aliases(Path::new("/home/u/.ssh")), [PathBuf::from("/mnt/u/.ssh")]);
+        assert_eq!(host.aliases(Path::new("/mnt/u/.ssh")), [PathBuf::from("/home/u/.ssh")]);
+        assert!(host.aliases(Path::new("/etc/shadow")).is_empty());
     }
 }

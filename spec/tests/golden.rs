@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{self, HomeLayer, Layout};
 use codeoid_spec::git::{Access, Bind, Checkout, Entry, Guard, Protection, Repository};
-use codeoid_spec::host::{Host, Node, Tree};
+use codeoid_spec::host::{Host, Mounted, Node, Tree};
 use codeoid_spec::id::TurnId;
 use codeoid_spec::origin::Sourced;
 use codeoid_spec::plan::{self, Plan, Request};
@@ -54,7 +54,11 @@ fn host(uid: u32, home: &str) -> Host {
         state: StateDir::new(PathBuf::from(home).join(".local/state/codeoid-shim")),
         runtime: PathBuf::from(format!("/run/user/{uid}/codeoid-shim")),
         top,
-        mount_points: ["/", "/proc", "/sys", "/dev", "/run"].map(PathBuf::from).into(),
+        mounts: ["/", "/proc", "/sys", "/dev", "/run"]
+            .iter()
+            .enumerate()
+            .map(|(number, at)| Mounted { device: number.to_string(), root: PathBuf::from("/"), at: PathBuf::from(at) })
+            .collect(),
         resolver: Some(PathBuf::from("/run/systemd/resolve")),
         env: [("PATH", "/usr/bin:/bin"), ("HOME", home), ("SSH_AUTH_SOCK", "/tmp/ssh/agent"), ("LANG", "C")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))

@@ -238,25 +238,36 @@ impl Engine<'_> {
                 at
             }
         };
+        match self.mount_layers(overlay, &at, &format!("links{number}"), false) {
+            // overlayfs takes no lower layer that lies in another one, by whatever name: then ours is copied.
+            Err(error) if error.errno == Errno::ELOOP => {
+                self.mount_layers(overlay, &at, &format!("copies{number}"), true)
+            }
+            other => other,
+        }?;
+        Ok(at)
+    }
+
+    /// Mounts the layers on `at`; `copy`: the topmost lower layer, which is whiteouts, as a copy.
+    fn mount_layers(&self, overlay: &Overlay<'_>, at: &Path, name: &str, copy: bool) -> sys::Result<()> {
         // Short relative names: mount data has no room for long paths and no quoting for all characters, and
         // the sandbox's own mountinfo then says nothing about where things lie on the host.
-        let links = self.stage.join(format!("links{number}"));
+        let links = self.stage.join(name);
         std::fs::create_dir(&links).on("mkdir", links.display())?;
         let link = |name: &str, to: &Path| {
             std::os::unix::fs::symlink(to, links.join(name)).on("symlink", to.display())
         };
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         let mut lower = Vec::new();
         for (index, layer) in overlay.lower.iter().enumerate() {
             let name = format!("l{index}");
-            if overlay.lower.iter().any(|other| other != layer && layer.starts_with(other)) {
-                // overlayfs takes no lower layer that lies in another one (ELOOP), and none on a mount that
-                // cannot be bound, as the stage is (EINVAL): so the copy has a file system of its own.
-                let at = links.join(&name);
-                std::fs::create_dir(&at).on("mkdir", at.display())?;
-                let target = m::open_path(None, &at)?;
-                let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-                m::mount_new("tmpfs", "codeoid", target.as_fd(), flags, "mode=0700", &at)?;
-                copy_whiteouts(layer, &at.join("l"))?;
+            if copy && index == 0 {
+                // On a file system of its own: the stage cannot be bound, and so cannot hold a layer (EINVAL).
+                let place = links.join(&name);
+                std::fs::create_dir(&place).on("mkdir", place.display())?;
+                let target = m::open_path(None, &place)?;
+                m::mount_new("tmpfs", "codeoid", target.as_fd(), flags, "mode=0700", &place)?;
+                copy_whiteouts(layer, &place.join("l"))?;
                 lower.push(format!("{name}/l"));
             } else {
                 link(&name, layer)?;
@@ -273,13 +284,11 @@ impl Engine<'_> {
             data.push(',');
             data.push_str(option);
         }
-        let target = m::open_path(None, &at)?;
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        let target = m::open_path(None, at)?;
         chdir(&links).on("chdir", links.display())?;
-        let mounted = m::mount_new("overlay", "home", target.as_fd(), flags, &data, &at);
+        let mounted = m::mount_new("overlay", "home", target.as_fd(), flags, &data, at);
         chdir("/").on("chdir", "/")?;
-        mounted?;
-        Ok(at)
+        mounted
     }
 }
 

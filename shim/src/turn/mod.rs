@@ -65,6 +65,13 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
             .hint("wait for it, use the same rules, or use another session"));
         }
     };
+    let mut warnings = plan.warnings.clone();
+    if let (None, Some(cover)) = (&join, plan.covers.iter().find(|cover| cover.upper)) {
+        let taken = layers::take_out_hidden(session.dir(), cover).doing("update the home layer")?;
+        warnings.extend(taken.iter().map(|path| {
+            format!("{} is hidden now; what the session had made of it is kept in the session's state", path.display())
+        }));
+    }
     remember(&lock, &session, &plan)?;
     let built = started.elapsed();
 
@@ -94,7 +101,6 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     session::unregister(&session, &turn);
     std::fs::remove_dir_all(&dir).doing("clean up")?;
     let ended = ended?;
-    let mut warnings = plan.warnings.clone();
     warnings.extend(weaker.iter().chain(&widened).cloned());
     warnings.extend(watch.alarms().map(sentence));
     if ended.timed_out {

@@ -396,13 +396,25 @@ impl View<'_> {
     fn hide(&mut self, secrets: &[Sourced<PathBuf>]) -> Result<(), Error> {
         let own = [self.host.state.path().to_owned(), self.host.runtime.clone()];
         let own = own.into_iter().map(Sourced::default_rule);
-        let mut places = Vec::new();
+        let mut found = Vec::new();
         let mut seen = HashSet::new();
         let mut known = HashMap::new();
         let asked: Vec<_> = self.policy.hide.iter().cloned().chain(own).collect();
         let explicit = asked.len();
+        // Only where a file system is mounted twice can anything have a second name.
+        let doubled = self.doubled();
         for (number, asked) in asked.into_iter().chain(secrets.iter().cloned()).enumerate() {
+            let mut places = Vec::new();
             for path in self.places(&asked.value, &mut known) {
+                if doubled {
+                    let own_home = |alias: &PathBuf| {
+                        !self.host.home.as_ref().is_some_and(|home| home.starts_with(alias))
+                    };
+                    places.extend(self.host.aliases(&path).into_iter().filter(own_home));
+                }
+                places.push(path);
+            }
+            for path in places {
                 if number < explicit {
                     // What the policy hides, no other rule shows.
                     self.plain.retain(|at, plain| plain.rank == Rank::Own || !at.starts_with(&path));
@@ -417,13 +429,13 @@ impl View<'_> {
                     self.widened.push(shown);
                 }
                 if seen.insert(path.as_os_str().to_owned()) {
-                    places.push(Sourced::new(path, asked.origin.clone()));
+                    found.push(Sourced::new(path, asked.origin.clone()));
                 }
             }
         }
         // A cover of a directory serves for all that is hidden below it, so the highest come first.
-        places.sort_by_cached_key(|place: &Sourced<PathBuf>| depth(&place.value));
-        for place in places {
+        found.sort_by_cached_key(|place: &Sourced<PathBuf>| depth(&place.value));
+        for place in found {
             let workspace = &self.request.workspace;
             if workspace.starts_with(&place.value) {
                 return Err(Error::WorkspaceHidden {
@@ -445,6 +457,12 @@ impl View<'_> {
             self.hidden.push(place);
         }
         Ok(())
+    }
+
+    /// Whether some file system is mounted in more than one place.
+    fn doubled(&self) -> bool {
+        let mut devices = HashSet::new();
+        self.host.mounts.iter().any(|mount| !devices.insert(mount.device.as_str()))
     }
 
     /// The rule that shows a path which is hidden by default, or something in it.
