@@ -7,6 +7,7 @@ mod executor;
 mod hidden;
 mod layers;
 mod probe;
+mod remask;
 mod report;
 mod seccomp;
 mod session;

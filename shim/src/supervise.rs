@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::diagnostic::{Doing, Failure};
 use crate::executor::message::{MAX, Message};
+use crate::remask::Sandbox;
 use crate::sys::process;
 use crate::terminal::Relay;
 use crate::watch::Watch;
@@ -187,11 +188,11 @@ impl Running {
                             // Gone already: the command was short. Then there is nothing to signal.
                             self.init = received.sender.and_then(|pid| process::pidfd_open(pid).ok());
                             if let Some(pid) = received.sender {
-                                watch.started(pid.as_raw());
+                                watch.started(pid.as_raw(), received.fds.into_iter().next().map(Sandbox::new));
                             }
                             early.drain(..).for_each(|signal| self.signal(signal));
                         }
-                        Message::Terminal => relay = received.fd.and_then(|fd| Relay::new(fd, terminal)),
+                        Message::Terminal => relay = received.fds.into_iter().next().and_then(|fd| Relay::new(fd, terminal)),
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),
                         Message::Joinable => {
                             if let Some(joinable) = joinable.take() {
@@ -283,23 +284,23 @@ fn describe(errno: i32) -> String {
 /// A message with what came along.
 struct Received {
     message: Message,
-    fd: Option<OwnedFd>,
+    fds: Vec<OwnedFd>,
     sender: Option<Pid>,
 }
 
 /// Reads one message; `None` at the end.
 fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Received>> {
     let mut bytes = [0u8; MAX];
-    let mut space = nix::cmsg_space!([i32; 1], nix::sys::socket::UnixCredentials);
-    let (mut fd, mut sender) = (None, None);
+    let mut space = nix::cmsg_space!([i32; 2], nix::sys::socket::UnixCredentials);
+    let (mut fds, mut sender) = (Vec::new(), None);
     let count = {
         let mut iov = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let message = recvmsg::<()>(socket.as_raw_fd(), &mut iov, Some(&mut space), flags)?;
         for control in message.cmsgs()? {
             match control {
-                ControlMessageOwned::ScmRights(fds) => {
-                    fd = fds.first().and_then(|&raw| process::received(raw));
+                ControlMessageOwned::ScmRights(numbers) => {
+                    fds.extend(numbers.into_iter().filter_map(process::received));
                 }
                 ControlMessageOwned::ScmCredentials(credentials) => {
                     sender = Some(Pid::from_raw(credentials.pid()));
@@ -310,5 +311,5 @@ fn receive(socket: BorrowedFd<'_>) -> nix::Result<Option<Received>> {
         message.bytes
     };
     let message = Message::decode(&bytes[..count]);
-    Ok(message.map(|message| Received { message, fd, sender }))
+    Ok(message.map(|message| Received { message, fds, sender }))
 }

@@ -13,6 +13,7 @@ use nix::poll::PollFlags;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::probe;
+use crate::remask::Sandbox;
 
 /// What was noticed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +22,10 @@ pub enum Alarm {
     Lost(PathBuf),
     /// This path was not to appear.
     Appeared(PathBuf),
+    /// What is hidden here was replaced or made; it is hidden again.
+    Masked(PathBuf),
+    /// What is hidden here was replaced or made, and could not be hidden again.
+    Unmasked(PathBuf),
 }
 
 /// The watch of one turn.
@@ -31,6 +36,9 @@ pub struct Watch {
     /// The mount points, with what was bound there.
     pins: Vec<(PathBuf, Option<(u64, u64)>)>,
     absent: Vec<PathBuf>,
+    /// Hidden paths that are masked, with what the mask lies on; `None`: there is nothing yet.
+    masks: Vec<(PathBuf, Option<(u64, u64)>)>,
+    sandbox: Option<Sandbox>,
     mountinfo: Option<File>,
     alarms: BTreeSet<Alarm>,
     /// Called for each new alarm.
@@ -38,23 +46,32 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch over mount points (`pins`) and over paths that are not to appear (`absent`).
-    pub fn new(pins: Vec<PathBuf>, absent: Vec<PathBuf>, on_alarm: Box<dyn FnMut(&Alarm)>) -> Self {
+    /// A watch over mount points (`pins`), over paths that are not to appear (`absent`), and over hidden paths
+    /// that are masked where they exist (`masks`).
+    pub fn new(
+        pins: Vec<PathBuf>,
+        absent: Vec<PathBuf>,
+        masks: Vec<PathBuf>,
+        on_alarm: Box<dyn FnMut(&Alarm)>,
+    ) -> Self {
         let mut watch = Self {
             inotify: None,
             names: HashMap::new(),
             pins: pins.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
             absent,
+            masks: masks.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
+            sandbox: None,
             mountinfo: None,
             alarms: BTreeSet::new(),
             on_alarm,
         };
-        if watch.pins.is_empty() && watch.absent.is_empty() {
+        if watch.pins.is_empty() && watch.absent.is_empty() && watch.masks.is_empty() {
             return watch;
         }
         if let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) {
             let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
-            for path in watch.pins.iter().map(|(path, _)| path).chain(&watch.absent) {
+            let masks = watch.masks.iter().map(|(path, _)| path);
+            for path in watch.pins.iter().map(|(path, _)| path).chain(&watch.absent).chain(masks) {
                 if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
                     by_parent.entry(parent).or_default().insert(name.to_owned());
                 }
@@ -77,10 +94,13 @@ impl Watch {
     }
 
     /// The sandbox stands: its mounts can be looked at from now on.
-    pub fn started(&mut self, init: i32) {
+    pub fn started(&mut self, init: i32, sandbox: Option<Sandbox>) {
         if !self.pins.is_empty() {
             self.mountinfo = File::open(format!("/proc/{init}/mountinfo")).ok();
         }
+        self.sandbox = sandbox;
+        // Between the plan and now.
+        self.look();
     }
 
     /// What to wait for. mountinfo is always readable; a change of mounts is an error and a priority event
@@ -129,6 +149,17 @@ impl Watch {
         // Renamed away, it is still mounted, but the name on the host is another thing now.
         let replaced = self.pins.iter().filter(|(path, bound)| identity(path) != *bound);
         found.extend(replaced.map(|(path, _)| Alarm::Lost(path.clone())));
+        for (path, masked) in &mut self.masks {
+            let now = identity(path);
+            if now.is_some() && now != *masked {
+                let done = self.sandbox.as_ref().is_some_and(|sandbox| sandbox.mask(path));
+                // Said anew for each replacement: what was said before was about another thing.
+                let alarm = if done { Alarm::Masked(path.clone()) } else { Alarm::Unmasked(path.clone()) };
+                self.alarms.remove(&alarm);
+                found.insert(alarm);
+            }
+            *masked = now;
+        }
         let appeared = self.absent.iter().filter(|path| std::fs::symlink_metadata(path).is_ok());
         found.extend(appeared.cloned().map(Alarm::Appeared));
         for alarm in found {
@@ -164,7 +195,7 @@ mod tests {
         let log = Rc::clone(&seen);
         let forbidden = dir.path().join("commondir");
         let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
-        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], on_alarm);
+        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], Vec::new(), on_alarm);
         std::fs::write(dir.path().join("index.lock"), "").unwrap();
         watch.act();
         assert!(seen.borrow().is_empty());

@@ -19,7 +19,7 @@ pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
         codeoid_spec::policy::Home::Readonly => enforced("home", "read-only overlay with whiteouts"),
         codeoid_spec::policy::Home::Hidden => enforced("home", "an empty file system"),
     });
-    list.push(if plan.masked.is_empty() {
+    list.push(if plan.watched.is_empty() {
         enforced("hide", "whiteouts in a layer that the host cannot replace")
     } else {
         Coverage {
@@ -27,8 +27,8 @@ pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
             status: Status::Weaker,
             why: format!(
                 "{} lies in a directory that is bound as it is: hidden by a mount, which is renewed when the host \
-                 replaces the path, but not at the same instant",
-                plan.masked[0].display()
+                 makes or replaces the path, but not at the same instant",
+                plan.watched[0].display()
             ),
         }
     });

@@ -150,3 +150,13 @@ pub fn load_filter(program: &[u8]) -> nix::Result<()> {
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) };
     Errno::result(done).map(drop)
 }
+
+/// The user namespace that owns another namespace (ioctl_ns(2), NS_GET_USERNS, Linux 4.9).
+pub fn owning_user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd> {
+    const NS_GET_USERNS: libc::c_ulong = 0xb701;
+    // SAFETY: takes no argument and returns a new descriptor.
+    let fd = Errno::result(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS as _) })
+        .on("ioctl(NS_GET_USERNS)", "namespace")?;
+    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -93,7 +93,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
         registered
     };
     let quiet = policy.quiet;
-    let mut watch = Watch::new(watched(&plan), absent(&plan), Box::new(move |alarm| warn(quiet, &sentence(alarm))));
+    let mut watch = Watch::new(watched(&plan), absent(&plan), plan.watched.clone(), Box::new(move |alarm| warn(quiet, &sentence(alarm))));
     let ended = running.wait(joinable, &signals, plan.terminal, timeout, &mut watch);
     let ran = started.elapsed();
 
@@ -141,10 +141,10 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     }
 }
 
-/// The mount points whose loss weakens the sandbox: the workspace, git's pins, masks.
+/// The mount points whose loss weakens the sandbox: the workspace, git's pins.
 fn watched(plan: &Plan) -> Vec<PathBuf> {
     let pins = plan.guard.iter().flat_map(|guard| guard.binds.iter().map(|bind| bind.target.clone()));
-    std::iter::once(plan.workspace.clone()).chain(pins).chain(plan.masked.iter().cloned()).collect()
+    std::iter::once(plan.workspace.clone()).chain(pins).collect()
 }
 
 fn absent(plan: &Plan) -> Vec<PathBuf> {
@@ -157,6 +157,12 @@ fn sentence(alarm: &Alarm) -> String {
             "{} was replaced on the host while the turn ran; the sandbox's mount there is gone",
             path.display()
         ),
+        Alarm::Masked(path) => {
+            format!("{} is hidden and was made or replaced on the host; it is hidden again", path.display())
+        }
+        Alarm::Unmasked(path) => {
+            format!("{} is hidden and was made or replaced on the host; THE TURN CAN SEE IT NOW", path.display())
+        }
         Alarm::Appeared(path) => {
             format!("{} appeared while the turn ran; git follows or runs what is there", path.display())
         }

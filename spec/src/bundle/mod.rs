@@ -305,7 +305,7 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
         let list = paths.map(|path| utf8(path)).collect::<Result<Vec<_>, _>>()?;
         Ok((!list.is_empty()).then(|| serde_json::Value::from(list).to_string()))
     };
-    if let Some(masks) = lines(&mut plan.masked.iter())? {
+    if let Some(masks) = lines(&mut plan.watched.iter())? {
         put(annotation::WATCH_MASKS, masks);
     }
     if let Some(guard) = &plan.guard {

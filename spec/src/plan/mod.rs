@@ -55,6 +55,8 @@ pub struct Plan {
     pub hidden: Vec<Sourced<PathBuf>>,
     /// Hidden paths that are covered by a mount on the host's own path, which the host can replace.
     pub masked: Vec<PathBuf>,
+    /// Those, and the hidden paths that would be masked if they existed: to be watched.
+    pub watched: Vec<PathBuf>,
     /// What is shown although it is hidden by default: a widening, which is the owner's to allow.
     pub widened: Vec<Sourced<PathBuf>>,
     /// What the home is.

@@ -38,6 +38,7 @@ pub(super) fn build(
         covers: Vec::new(),
         hidden: Vec::new(),
         masked: Vec::new(),
+        watched: Vec::new(),
         plain: BTreeMap::new(),
         widened: Vec::new(),
         top_hidden: HashSet::new(),
@@ -54,7 +55,7 @@ pub(super) fn build(
     view.place_guard();
     view.place_masks();
     view.check_reachable()?;
-    let View { mounts, covers, hidden, masked, top_hidden, widened, .. } = view;
+    let View { mounts, covers, hidden, masked, watched, top_hidden, widened, .. } = view;
     let (env, env_dropped) = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
@@ -74,6 +75,7 @@ pub(super) fn build(
         masked_paths: if root { paths(ROOT_MASKED) } else { Vec::new() },
         hidden,
         masked,
+        watched,
         widened,
         home: policy.home.clone(),
         network: policy.network.clone(),
@@ -183,6 +185,7 @@ struct View<'a> {
     covers: Vec<Cover>,
     hidden: Vec<Sourced<PathBuf>>,
     masked: Vec<PathBuf>,
+    watched: Vec<PathBuf>,
     plain: BTreeMap<PathBuf, Plain>,
     /// What is shown although it is hidden by default.
     widened: Vec<Sourced<PathBuf>>,
@@ -614,6 +617,7 @@ impl View<'_> {
         self.masked.sort();
         self.masked.dedup();
         let masked = std::mem::take(&mut self.masked);
+        self.watched.clone_from(&masked);
         self.masked = masked.into_iter().filter(|path| self.tree.node(path).is_some()).collect();
     }
 
