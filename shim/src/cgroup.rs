@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use codeoid_spec::id::TurnId;
-use codeoid_spec::plan::Limits;
+use oci_spec::runtime::LinuxResources;
 
 /// A limit that this host does not let the caller set, and what would help.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,10 +34,10 @@ pub struct Cgroups {
 }
 
 /// The controllers that the limits need, with their settings for v1 and v2.
-fn settings(limits: &Limits) -> Vec<(&'static str, &'static str, Vec<Setting>, Vec<Setting>)> {
+fn settings(limits: &LinuxResources) -> Vec<(&'static str, &'static str, Vec<Setting>, Vec<Setting>)> {
     let mut list = Vec::new();
-    if let Some(memory) = &limits.memory {
-        let bytes = memory.value.to_string();
+    if let Some(bytes) = limits.memory().as_ref().and_then(|memory| memory.limit()) {
+        let bytes = bytes.to_string();
         list.push((
             "memory",
             "limits.memory",
@@ -46,18 +46,19 @@ fn settings(limits: &Limits) -> Vec<(&'static str, &'static str, Vec<Setting>, V
             vec![("memory.max", bytes), ("memory.swap.max", "0".to_owned())],
         ));
     }
-    if let Some(cpus) = &limits.cpus {
-        let quota = ((cpus.value * 100_000.0).ceil() as u64).max(1_000);
-        list.push((
-            "cpu",
-            "limits.cpus",
-            vec![("cpu.cfs_period_us", "100000".to_owned()), ("cpu.cfs_quota_us", quota.to_string())],
-            vec![("cpu.max", format!("{quota} 100000"))],
-        ));
+    if let Some(cpu) = limits.cpu() {
+        if let (Some(quota), Some(period)) = (cpu.quota(), cpu.period()) {
+            list.push((
+                "cpu",
+                "limits.cpus",
+                vec![("cpu.cfs_period_us", period.to_string()), ("cpu.cfs_quota_us", quota.max(1_000).to_string())],
+                vec![("cpu.max", format!("{} {period}", quota.max(1_000)))],
+            ));
+        }
     }
-    if let Some(pids) = &limits.pids {
+    if let Some(pids) = limits.pids() {
         // Init is one of them.
-        let count = pids.value.saturating_add(1).to_string();
+        let count = pids.limit().saturating_add(1).to_string();
         list.push(("pids", "limits.pids", vec![("pids.max", count.clone())], vec![("pids.max", count)]));
     }
     list
@@ -113,7 +114,7 @@ impl Hierarchies {
 
 impl Cgroups {
     /// Makes the cgroups that the limits need. All or nothing.
-    pub fn make(limits: &Limits, turn: &TurnId, host: &Hierarchies) -> Result<Self, Unavailable> {
+    pub fn make(limits: &LinuxResources, turn: &TurnId, host: &Hierarchies) -> Result<Self, Unavailable> {
         let mut cgroups = Self::default();
         let name = format!("codeoid-{turn}");
         let wanted = settings(limits);

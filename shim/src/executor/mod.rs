@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{self, annotation};
-use codeoid_spec::policy::{self, Policy};
+use codeoid_spec::policy;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 use nix::unistd::{ForkResult, getpid, pipe2};
@@ -55,13 +55,13 @@ impl Choice {
 }
 
 /// Chooses the executor that the policy asks for.
-pub fn choose(policy: &Policy) -> Result<Choice, Failure> {
+pub fn choose(executor: policy::Executor) -> Result<Choice, Failure> {
     let libcontainer = |skipped| Choice { runtime: Runtime::Libcontainer, name: "libcontainer", skipped };
     let refuse = |name: &str, why: &str| {
         Failure::new(format!("executor {name}"), why)
             .hint("use --executor libcontainer or --executor bwrap")
     };
-    match policy.executor.value {
+    match executor {
         policy::Executor::Auto | policy::Executor::Libcontainer => Ok(libcontainer(Vec::new())),
         policy::Executor::Bwrap => match find_program("bwrap") {
             Some(program) => {

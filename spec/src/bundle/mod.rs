@@ -36,6 +36,8 @@ pub mod annotation {
     pub const GID: &str = "dev.codeoid.gid";
     /// Where all turns of the session find the home layer mounted.
     pub const HOME_MERGED: &str = "dev.codeoid.home-merged";
+    /// A digest of what the home layer hides: turns of one session share it only if this is the same.
+    pub const HOME_HIDES: &str = "dev.codeoid.home-hides";
     /// Which of the standard streams are a new terminal's: a subset of `012`.
     pub const TERMINAL: &str = "dev.codeoid.terminal";
     /// How git's bookkeeping is protected: `shared` or `shadow`.
@@ -293,6 +295,7 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
     put(annotation::NETWORK, plan.network.value.as_str().to_owned());
     if let Some(home) = &layout.home {
         put(annotation::HOME_MERGED, utf8(&home.merged)?.to_owned());
+        put(annotation::HOME_HIDES, home_digest(plan));
     }
     let terminal: String = (0..3).filter(|&n| plan.terminal[n]).map(|n| n.to_string()).collect();
     if !terminal.is_empty() {
@@ -318,6 +321,17 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
         }
     }
     Ok(map)
+}
+
+fn home_digest(plan: &Plan) -> String {
+    let Some(cover) = plan.covers.iter().find(|cover| cover.upper) else { return String::new() };
+    let hidden = plan.hidden.iter().map(|hidden| &hidden.value).filter(|path| path.starts_with(&cover.root));
+    let text = hidden.fold(format!("{}\0", cover.root.display()), |mut text, path| {
+        text.push_str(&path.to_string_lossy());
+        text.push('\0');
+        text
+    });
+    crate::id::hex8(&[text.as_bytes()]) + &crate::id::hex8(&[b"home", text.as_bytes()])
 }
 
 fn utf8(path: &Path) -> Result<&str, Error> {
