@@ -111,6 +111,13 @@ pub enum Error {
 impl Engine<'_> {
     /// Runs as the engine process; never returns.
     pub fn run(self) -> ! {
+        let shared = self.join.iter().flat_map(|join| join.user.iter().chain([&join.mount]));
+        let needed: Vec<_> = [&self.status, &self.alive, &self.holding]
+            .into_iter()
+            .chain(shared)
+            .map(std::os::fd::AsRawFd::as_raw_fd)
+            .collect();
+        let _ = process::close_all_but(&needed);
         let mut stdin = None;
         let init = match self.start(&mut stdin) {
             Ok(init) => init,

@@ -41,6 +41,8 @@ pub struct Init {
     /// Descriptor numbers, inherited through libcontainer's two forks.
     status: RawFd,
     alive: RawFd,
+    /// The other end of `alive`, which is the engine's; init must not hold it too.
+    holding: RawFd,
     /// Which of the standard streams are the new terminal; all false: no terminal.
     terminal: [bool; 3],
     window: Option<(u16, u16)>,
@@ -69,6 +71,7 @@ impl Init {
         env: &[String],
         status: RawFd,
         alive: RawFd,
+        holding: RawFd,
         terminal: [bool; 3],
         window: Option<(u16, u16)>,
         umask: Option<u32>,
@@ -88,6 +91,7 @@ impl Init {
             envp: strings(env, "the environment")?,
             status,
             alive,
+            holding,
             terminal,
             window,
             umask,
@@ -125,10 +129,8 @@ impl Init {
         nix::sys::prctl::set_dumpable(false).map_err(|errno| ("prctl(PR_SET_DUMPABLE)", errno))?;
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| ("prctl(PR_SET_PDEATHSIG)", errno))?;
         // The engine may have died before the line above; getppid() is 0 in here and cannot tell.
-        let mut byte = [0];
-        match nix::unistd::read(process::borrow(ALIVE), &mut byte) {
-            Err(Errno::EAGAIN) => {}
-            _ => return Ok(125),
+        if is_orphaned(ALIVE) {
+            return Ok(125);
         }
         let _ = nix::unistd::close(ALIVE);
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).map_err(|e| ("sigprocmask", e))?;
@@ -277,6 +279,12 @@ fn scope_abstract_sockets() -> Result<(), Errno> {
     restrict().map(drop).map_err(|_| Errno::EPERM)
 }
 
+/// Whether nobody has the other end of the pipe any more.
+fn is_orphaned(alive: RawFd) -> bool {
+    let mut byte = [0];
+    nix::unistd::read(process::borrow(alive), &mut byte) != Err(Errno::EAGAIN)
+}
+
 fn open_null() -> nix::Result<OwnedFd> {
     openat(nix::fcntl::AT_FDCWD, "/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
 }
@@ -341,8 +349,14 @@ impl Executor for Init {
 
     /// Whether the command can be executed is found out by executing it: libcontainer's own look at the mode
     /// bits refuses what the kernel allows.
+    ///
+    /// It is the last thing that libcontainer calls before it waits to be started: if the engine dies from here
+    /// on, so do we.
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
-        Ok(())
+        let orphaned = || ExecutorValidationError::ArgValidationError("the engine is gone".to_owned());
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|_| orphaned())?;
+        let _ = nix::unistd::close(self.holding);
+        if is_orphaned(self.alive) { Err(orphaned()) } else { Ok(()) }
     }
 
     /// The command's environment goes to execve(2) directly.
@@ -366,7 +380,7 @@ mod tests {
 
     #[test]
     fn nul_bytes_are_refused() {
-        let init = Init::new(&["a\0b".to_owned()], &[], 3, 4, [false; 3], None, None, None, false);
+        let init = Init::new(&["a\0b".to_owned()], &[], 3, 4, 5, [false; 3], None, None, None, false);
         assert_eq!(init.unwrap_err().to_string(), "the command contains a NUL byte");
     }
 }

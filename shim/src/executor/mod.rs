@@ -129,6 +129,7 @@ impl Start<'_> {
             process.env().as_deref().unwrap_or_default(),
             theirs.as_raw_fd(),
             alive.as_raw_fd(),
+            holding.as_raw_fd(),
             terminal,
             window,
             process.user().umask(),

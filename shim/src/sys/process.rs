@@ -73,6 +73,22 @@ pub fn duplicate_to(from: RawFd, to: RawFd) -> nix::Result<()> {
     Errno::result(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) }).map(drop)
 }
 
+/// Closes every descriptor above the standard streams but these (close_range(2)). For a forked child that
+/// never returns: its copies of its parent's locks and sockets must not outlive the parent.
+pub fn close_all_but(keep: &[RawFd]) -> nix::Result<()> {
+    let mut keep: Vec<RawFd> = keep.iter().copied().filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep {
+        if fd > first {
+            // SAFETY: plain integers; the caller never uses what it has not named.
+            Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, fd - 1, 0) })?;
+        }
+        first = fd + 1;
+    }
+    close_from(first)
+}
+
 /// fcntl(2) F_DUPFD_CLOEXEC: a copy with a number of at least `lowest`, which stays open until exec or exit.
 pub fn duplicate_above(fd: RawFd, lowest: RawFd) -> nix::Result<RawFd> {
     // SAFETY: plain integers.
