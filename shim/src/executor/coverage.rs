@@ -15,6 +15,13 @@ pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
         enforced("processes", "own pid, ipc, uts, mount and cgroup namespaces; no capabilities, no_new_privs, seccomp"),
     ];
     list.push(match policy.home.value {
+        _ if plan.home_masked => Coverage {
+            rule: "home".to_owned(),
+            status: Status::Weaker,
+            why: "something is mounted in the home, so it is read-only instead of covered, and what is hidden in it \
+                  is masked"
+                .to_owned(),
+        },
         codeoid_spec::policy::Home::Overlay => enforced("home", "copy-on-write overlay with whiteouts"),
         codeoid_spec::policy::Home::Readonly => enforced("home", "read-only overlay with whiteouts"),
         codeoid_spec::policy::Home::Hidden => enforced("home", "an empty file system"),

@@ -42,14 +42,6 @@ pub enum Error {
     /// There is no home directory to protect.
     #[error("no home directory is known: $HOME is unset or not a directory, and the user database names none")]
     NoHome,
-    /// The home cannot be seen through an overlay, since something is mounted in it.
-    #[error("home {}: {} is mounted in it, and an ordinary user cannot lay an overlay over that", .home.display(), .mounted.display())]
-    HomeMounts {
-        /// The home.
-        home: PathBuf,
-        /// A mount point in it.
-        mounted: PathBuf,
-    },
     /// The file that the owner's rules come from could be changed by the turn.
     #[error("the configuration file {} lies in {}, which the turn may write", .file.display(), .writable.display())]
     ConfigWritable {
@@ -71,9 +63,6 @@ impl Error {
             Self::Workspace { .. } => "name another directory with --workspace",
             Self::Path { .. } => "correct or remove the rule",
             Self::WorkspaceHidden { .. } => "work elsewhere, or take the path out of what is hidden",
-            Self::HomeMounts { .. } => {
-                "use `--home hidden`, or accept masks that the host can replace with \"fallback\": {\"home\": \"weaker\"}"
-            }
             Self::NoHome => "set HOME to an existing directory",
             Self::ConfigWritable { .. } => "keep the configuration outside the workspace",
             Self::NoCommand => "put the command after `--`",

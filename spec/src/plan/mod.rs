@@ -59,6 +59,8 @@ pub struct Plan {
     pub watched: Vec<PathBuf>,
     /// What is shown although it is hidden by default: a widening, which is the owner's to allow.
     pub widened: Vec<Sourced<PathBuf>>,
+    /// The home cannot be covered here: it is read-only, and what is hidden in it is masked.
+    pub home_masked: bool,
     /// What the home is.
     pub home: Sourced<Home>,
     /// Which network.

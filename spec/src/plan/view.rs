@@ -42,6 +42,7 @@ pub(super) fn build(
         plain: BTreeMap::new(),
         widened: Vec::new(),
         top_hidden: HashSet::new(),
+        warnings: refused_variables(host),
         plain_home: None,
     };
     view.system();
@@ -55,7 +56,7 @@ pub(super) fn build(
     view.place_guard();
     view.place_masks();
     view.check_reachable()?;
-    let View { mounts, covers, hidden, masked, watched, top_hidden, widened, .. } = view;
+    let View { mounts, covers, hidden, masked, watched, top_hidden, widened, warnings, plain_home, .. } = view;
     let (env, env_dropped) = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
@@ -89,8 +90,13 @@ pub(super) fn build(
         executor: policy.executor.clone(),
         terminal: host.terminal,
         window: host.window,
-        warnings: host.env_refused.iter().map(|name| format!("variable {name} is not UTF-8 and was dropped")).collect(),
+        warnings,
+        home_masked: plain_home.is_some(),
     })
+}
+
+fn refused_variables(host: &Host) -> Vec<String> {
+    host.env_refused.iter().map(|name| format!("variable {name} is not UTF-8 and was dropped")).collect()
 }
 
 /// Uid 0 may write these even without a capability: `/proc/sys/kernel/core_pattern` is a program that the
@@ -191,6 +197,7 @@ struct View<'a> {
     widened: Vec<Sourced<PathBuf>>,
     /// Names in the root directory that are hidden.
     top_hidden: HashSet<PathBuf>,
+    warnings: Vec<String>,
     /// The home, where it cannot be covered: then what is hidden in it is masked.
     plain_home: Option<PathBuf>,
 }
@@ -250,12 +257,14 @@ impl View<'_> {
         match (self.policy.home.value, mounted) {
             (Home::Overlay | Home::Readonly, Some(mounted)) => {
                 // In a user namespace the kernel refuses a lower layer with mounts on it (EINVAL).
-                if !self.policy.fallback.contains_key("home") {
-                    return Err(Error::HomeMounts { home: home.to_owned(), mounted: mounted.to_owned() });
-                }
                 let why = "the home, read-only; what is hidden is masked";
                 self.bind(home, Access::Read, "home", why, origin);
                 self.plain_home = Some(home.to_owned());
+                self.warnings.push(format!(
+                    "{} is mounted in the home, and an ordinary user cannot lay an overlay over that: the home is \
+                     read-only, and what is hidden in it is masked",
+                    mounted.display()
+                ));
             }
             (mode, _) => self.cover_home(mode, home, home_mode, origin),
         }
@@ -572,7 +581,9 @@ impl View<'_> {
             // What is mounted below is not part of an overlay's lower layer.
             let below: Vec<PathBuf> = self.host.mounts_below(&root).map(Path::to_owned).collect();
             for at in below {
-                let hidden = self.hidden.iter().any(|hidden| at.starts_with(&hidden.value));
+                // A plain bind brings along what is mounted in it, as it is.
+                let plain = self.plain.keys().any(|plain| at.starts_with(plain) && plain.starts_with(&root));
+                let hidden = plain || self.hidden.iter().any(|hidden| at.starts_with(&hidden.value));
                 let inner = self.covers.iter().any(|other| at.starts_with(&other.root) && other.root != root);
                 if !hidden && !inner && matches!(self.tree.node(&at), Some(Node::Directory { .. } | Node::File)) {
                     let origin = Origin::host("mount point");
