@@ -287,3 +287,22 @@ fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Removes a session's directory. overlayfs leaves a directory that nobody may enter in its work directory, and
+/// a turn can leave more of the kind; links are not followed.
+pub fn remove_session(dir: &Path) -> io::Result<()> {
+    unlock(dir)?;
+    fs::remove_dir_all(dir)
+}
+
+/// Gives the owner back the right to enter and change every directory of a tree.
+fn unlock(dir: &Path) -> io::Result<()> {
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            unlock(&entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -23,6 +23,9 @@ use crate::watch::Watch;
 /// How long a command has after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How long a turn runs before names are watched.
+const ARM_AFTER: Duration = Duration::from_millis(150);
+
 /// Signals that are handed on to the command, or that the terminal relay needs.
 const FORWARDED: [Signal; 8] = [
     Signal::SIGINT,
@@ -123,7 +126,8 @@ impl Running {
                 (None, Some(limit)) => Some(started + limit),
                 (None, None) => None,
             };
-            let wait = deadline.map_or(PollTimeout::NONE, |at| {
+            let arm = (!watch.is_armed()).then(|| started + ARM_AFTER);
+            let wait = deadline.into_iter().chain(arm).min().map_or(PollTimeout::NONE, |at| {
                 let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
                 PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
             });
@@ -160,6 +164,9 @@ impl Running {
             }
             if ready[first_watch..first_relay].iter().any(|flags| !flags.is_empty()) {
                 watch.act();
+            }
+            if arm.is_some_and(|at| Instant::now() >= at) {
+                watch.arm();
             }
             if ready[1].contains(PollFlags::POLLIN) {
                 while let Ok(Some(info)) = signals.fd.read_signal() {

@@ -32,7 +32,7 @@ pub enum Alarm {
 pub struct Watch {
     inotify: Option<Inotify>,
     /// The names that matter in each watched directory.
-    names: HashMap<WatchDescriptor, (PathBuf, BTreeSet<std::ffi::OsString>)>,
+    names: HashMap<WatchDescriptor, BTreeSet<std::ffi::OsString>>,
     /// The mount points, with what was bound there.
     pins: Vec<(PathBuf, Option<(u64, u64)>)>,
     absent: Vec<PathBuf>,
@@ -65,32 +65,42 @@ impl Watch {
             alarms: BTreeSet::new(),
             on_alarm,
         };
-        if watch.pins.is_empty() && watch.absent.is_empty() && watch.masks.is_empty() {
-            return watch;
-        }
-        if let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) {
-            let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
-            let masks = watch.masks.iter().map(|(path, _)| path);
-            for path in watch.pins.iter().map(|(path, _)| path).chain(&watch.absent).chain(masks) {
-                if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
-                    by_parent.entry(parent).or_default().insert(name.to_owned());
-                }
-            }
-            let flags = AddWatchFlags::IN_MOVED_FROM
-                | AddWatchFlags::IN_MOVED_TO
-                | AddWatchFlags::IN_CREATE
-                | AddWatchFlags::IN_DELETE
-                | AddWatchFlags::IN_ONLYDIR
-                | AddWatchFlags::IN_DONT_FOLLOW;
-            for (parent, names) in by_parent {
-                // What cannot be watched (the user's limit of watches) is still looked at in mountinfo.
-                if let Ok(descriptor) = inotify.add_watch(parent, flags) {
-                    watch.names.insert(descriptor, (parent.to_owned(), names));
-                }
-            }
-            watch.inotify = Some(inotify);
+        if !watch.masks.is_empty() {
+            watch.arm();
         }
         watch
+    }
+
+    /// Whether names are watched already.
+    pub fn is_armed(&self) -> bool {
+        self.inotify.is_some() || (self.pins.is_empty() && self.absent.is_empty() && self.masks.is_empty())
+    }
+
+    /// Begins to watch names. Not at once: closing an inotify descriptor waits for the kernel's reaper, ten
+    /// milliseconds and more, and a turn that is over sooner than that is judged by the look at its end.
+    pub fn arm(&mut self) {
+        let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) else { return };
+        let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
+        let masks = self.masks.iter().map(|(path, _)| path);
+        for path in self.pins.iter().map(|(path, _)| path).chain(&self.absent).chain(masks) {
+            if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+                by_parent.entry(parent).or_default().insert(name.to_owned());
+            }
+        }
+        let flags = AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_ONLYDIR
+            | AddWatchFlags::IN_DONT_FOLLOW;
+        for (parent, names) in by_parent {
+            // What cannot be watched (the user's limit of watches) is still looked at in mountinfo.
+            if let Ok(descriptor) = inotify.add_watch(parent, flags) {
+                self.names.insert(descriptor, names);
+            }
+        }
+        self.inotify = Some(inotify);
+        self.look();
     }
 
     /// The sandbox stands: its mounts can be looked at from now on.
@@ -117,7 +127,7 @@ impl Watch {
         if let Some(inotify) = &self.inotify {
             while let Ok(events) = inotify.read_events() {
                 for event in &events {
-                    let names = self.names.get(&event.wd).map(|(_, names)| names);
+                    let names = self.names.get(&event.wd);
                     let name = event.name.as_ref();
                     // No name: the directory itself, or a queue that overflowed. Then everything is looked at.
                     concerned |= name.is_none_or(|name| names.is_none_or(|names| names.contains(name)));
@@ -196,6 +206,7 @@ mod tests {
         let forbidden = dir.path().join("commondir");
         let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
         let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], Vec::new(), on_alarm);
+        watch.arm();
         std::fs::write(dir.path().join("index.lock"), "").unwrap();
         watch.act();
         assert!(seen.borrow().is_empty());
