@@ -21,8 +21,6 @@ struct Seen<'a> {
     target: Option<PathBuf>,
     /// Whether anything in it changed.
     changed: bool,
-    /// Whether it was judged whole.
-    judged: bool,
 }
 
 /// Judges the entries of a git dir. Returns the entries that may have submodules.
@@ -47,21 +45,22 @@ pub(super) fn judge(
     let records: HashMap<&str, &EntryRecord> =
         area.entries.iter().map(|record| (record.id.as_str(), record)).collect();
     let moved = moved(&base, &records, &items, top, faults);
-    let mut seen = Vec::with_capacity(items.len());
+    // Those that had to be looked into; the others are as their records say.
+    let mut seen = Vec::new();
     if let Some(worktrees) = &worktrees {
         for item in &items {
-            if !moved.contains(&base.join(&item.name)) {
+            if moved.is_empty() || !moved.contains(&base.join(&item.name)) {
                 seen.extend(one(case, area, git_dir, worktrees, item, &records, faults)?);
             }
         }
     }
-    duplicates(case, git_dir, &seen, faults)?;
+    duplicates(case, git_dir, &area.entries, &seen, faults)?;
     let names: HashSet<&OsStr> = items.iter().map(|item| item.name.as_os_str()).collect();
     let present = |id: &str| names.contains(OsStr::new(id)) || moved.contains(&base.join(id));
     for record in area.entries.iter().filter(|record| !record.own && !present(&record.id)) {
         faults.extend(deleted(&base, record)?);
     }
-    Ok(seen.iter().filter(|entry| entry.judged).map(|entry| base.join(&entry.id)).collect())
+    Ok(seen.iter().map(|entry| base.join(&entry.id)).collect())
 }
 
 /// Entries that lie under another name than before: a pin on an entry does not hold when its parent is moved.
@@ -124,19 +123,19 @@ fn one<'a>(
     records: &HashMap<&str, &'a EntryRecord>,
     faults: &mut Vec<Fault>,
 ) -> Result<Option<Seen<'a>>, read::Error> {
-    let path = worktrees.path().join(&item.name);
-    let Some(id) = item.name.to_str().map(str::to_owned) else {
+    let path = || worktrees.path().join(&item.name);
+    let Some(id) = item.name.to_str() else {
         let detail = "an entry's name has to be UTF-8 for the next turn to start; rename or remove it";
-        faults.push(Fault::reported("entry-name", path, detail));
+        faults.push(Fault::reported("entry-name", path(), detail));
         return Ok(None);
     };
-    let record = records.get(id.as_str()).copied();
+    let record = records.get(id).copied();
     match item.kind {
         Kind::Directory => {}
         Kind::File => return Ok(None),
         kind => {
             let detail = format!("this entry was {kind}");
-            faults.push(Fault::removed("entry-replaced", &path, detail).entry(Some(&id)).drop(&path));
+            faults.push(Fault::removed("entry-replaced", path(), detail).entry(Some(id)).drop(path()));
             return Ok(None);
         }
     }
@@ -144,11 +143,11 @@ fn one<'a>(
     let untouched = record.is_some_and(|record| record.digest == Some(digest.number));
     let own = record.is_some_and(|record| record.own);
     if untouched && !own && case.depth == Depth::Changed {
-        let target = record.and_then(|r| r.worktree.as_ref()).map(|worktree| worktree.join(".git"));
-        return Ok(Some(Seen { id, record, target, changed: false, judged: false }));
+        return Ok(None);
     }
     let Some(dir) = worktrees.child(&item.name)? else { return Ok(None) };
-    let mut seen = Seen { id, record, target: None, changed: !untouched, judged: true };
+    let id = id.to_owned();
+    let mut seen = Seen { id, record, target: None, changed: !untouched };
     inside(case, area, git_dir, &dir, &mut seen, faults)?;
     Ok(Some(seen))
 }
@@ -355,14 +354,26 @@ fn resolved_gitdir(entry_path: &Path) -> Option<PathBuf> {
 fn duplicates(
     case: &Case<'_>,
     git_dir: &Dir,
+    records: &[EntryRecord],
     seen: &[Seen<'_>],
     faults: &mut Vec<Fault>,
 ) -> Result<(), read::Error> {
     if seen.iter().all(|entry| !entry.changed) {
         return Ok(());
     }
+    let looked_into: HashSet<&str> = seen.iter().map(|entry| entry.id.as_str()).collect();
+    let base = git_dir.path().join("worktrees");
+    let mut others = Vec::new();
+    for record in records.iter().filter(|record| !looked_into.contains(record.id.as_str())) {
+        if let Some(worktree) = &record.worktree
+            && read::lstat(&base.join(&record.id))?.is_some()
+        {
+            let target = Some(worktree.join(".git"));
+            others.push(Seen { id: record.id.clone(), record: Some(record), target, changed: false });
+        }
+    }
     let mut claims: BTreeMap<&Path, Vec<&Seen<'_>>> = BTreeMap::new();
-    for entry in seen {
+    for entry in seen.iter().chain(&others) {
         if let Some(target) = &entry.target {
             claims.entry(target).or_default().push(entry);
         }
@@ -373,7 +384,6 @@ fn duplicates(
         if claimants.len() < 2 && !is_main {
             continue;
         }
-        let base = git_dir.path().join("worktrees");
         let mut rightful = Vec::new();
         for entry in &claimants {
             let stamp = read::lstat(&base.join(&entry.id))?;
