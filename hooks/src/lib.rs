@@ -7,11 +7,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod bytes;
 pub mod config;
 pub mod entry;
+pub mod finish;
+pub mod folder;
 pub mod index;
+pub mod journal;
 pub mod layout;
+pub mod lock;
 pub mod process;
 pub mod read;
 pub mod roots;

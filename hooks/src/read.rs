@@ -30,6 +30,12 @@ const NAME_LIMIT: usize = 2_000_000;
 const THROUGH: OFlag = OFlag::O_PATH;
 #[cfg(not(target_os = "linux"))]
 const THROUGH: OFlag = OFlag::O_RDONLY;
+/// Opens a file for reading: follows no symlink, waits for nobody, takes no terminal.
+const READ: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_NONBLOCK)
+    .union(OFlag::O_NOCTTY)
+    .union(OFlag::O_CLOEXEC);
 
 /// Why something could not be read. `NotDirectory`, `NotRegular` and `TooBig` say what is there instead of
 /// what git would have put there.
@@ -361,7 +367,7 @@ impl Dir {
     /// [`Error::NotRegular`] and [`Error::TooBig`] say what is there instead.
     pub fn read(&self, name: &OsStr, limit: u64) -> Result<Option<Content>, Error> {
         match self.open_file(name)? {
-            Some((file, stamp)) => read_open(file, stamp, self.path.join(name), limit).map(Some),
+            Some((file, stamp)) => read_open(file, stamp, || self.path.join(name), limit).map(Some),
             None => Ok(None),
         }
     }
@@ -371,25 +377,10 @@ impl Dir {
     /// # Errors
     /// [`Error::NotRegular`] says what is there instead.
     pub fn open_file(&self, name: &OsStr) -> Result<Option<(File, Stamp)>, Error> {
-        // Asked first, because opening a device can have an effect even with O_NONBLOCK.
-        match self.lstat(name)? {
-            None => return Ok(None),
-            Some(stamp) if stamp.kind() != Kind::File => {
-                return Err(Error::NotRegular { path: self.path.join(name), kind: stamp.kind() });
-            }
-            Some(_) => {}
-        }
-        let path = self.path.join(name);
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = match openat(&self.fd, name, flags, Mode::empty()) {
-            Ok(fd) => File::from(fd),
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(errno) => return Err(Error::os("openat", &path, errno)),
-        };
-        let stamp = Stamp::of(&fstat(&file).map_err(|e| Error::os("fstat", &path, e))?);
-        match stamp.kind() {
-            Kind::File => Ok(Some((file, stamp))),
-            kind => Err(Error::NotRegular { path, kind }),
+        match openat(&self.fd, name, READ, Mode::empty()) {
+            Ok(fd) => opened(File::from(fd), || self.path.join(name)).map(Some),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            Err(errno) => refused(errno, self.path.join(name), self.lstat(name)?),
         }
     }
 
@@ -455,22 +446,13 @@ impl Dir {
 /// # Errors
 /// As [`Dir::read`].
 pub fn file(path: &Path, limit: u64) -> Result<Option<Content>, Error> {
-    match lstat(path)? {
-        None => return Ok(None),
-        Some(stamp) if stamp.kind() != Kind::File => {
-            return Err(Error::NotRegular { path: path.to_owned(), kind: stamp.kind() });
-        }
-        Some(_) => {}
-    }
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    match open(path, flags, Mode::empty()) {
+    match open(path, READ, Mode::empty()) {
         Ok(fd) => {
-            let file = File::from(fd);
-            let stamp = Stamp::of(&fstat(&file).map_err(|e| Error::os("fstat", path, e))?);
-            read_open(file, stamp, path.to_owned(), limit).map(Some)
+            let (file, stamp) = opened(File::from(fd), || path.to_owned())?;
+            read_open(file, stamp, || path.to_owned(), limit).map(Some)
         }
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
-        Err(errno) => Err(Error::os("open", path, errno)),
+        Err(errno) => refused(errno, path.to_owned(), lstat(path)?),
     }
 }
 
@@ -492,22 +474,59 @@ pub fn stat(path: &Path) -> Option<Stamp> {
     nix::sys::stat::stat(path).ok().map(|stat| Stamp::of(&stat))
 }
 
-fn read_open(mut file: File, stamp: Stamp, path: PathBuf, limit: u64) -> Result<Content, Error> {
-    if stamp.kind() != Kind::File {
-        return Err(Error::NotRegular { path, kind: stamp.kind() });
+fn opened(file: File, path: impl Fn() -> PathBuf) -> Result<(File, Stamp), Error> {
+    let stamp = Stamp::of(&fstat(&file).map_err(|e| Error::os("fstat", &path(), e))?);
+    match stamp.kind() {
+        Kind::File => Ok((file, stamp)),
+        kind => Err(Error::NotRegular { path: path(), kind }),
     }
+}
+
+/// Why an open was refused: a symlink answers ELOOP, a socket ENXIO (open(2)).
+fn refused<T>(errno: Errno, path: PathBuf, found: Option<Stamp>) -> Result<Option<T>, Error> {
+    match found.map(|stamp| stamp.kind()) {
+        None if errno == Errno::ELOOP => Ok(None),
+        Some(kind) if kind != Kind::File => Err(Error::NotRegular { path, kind }),
+        _ => Err(Error::os("openat", &path, errno)),
+    }
+}
+
+fn read_open(
+    mut file: File,
+    stamp: Stamp,
+    path: impl Fn() -> PathBuf,
+    limit: u64,
+) -> Result<Content, Error> {
     if stamp.size > limit {
-        return Err(Error::TooBig { path, size: stamp.size, limit });
+        return Err(Error::TooBig { path: path(), size: stamp.size, limit });
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(stamp.size).unwrap_or(0).saturating_add(1));
-    // One byte more than allowed, so that a file that grows meanwhile is noticed.
-    match (&mut file).take(limit.saturating_add(1)).read_to_end(&mut bytes) {
-        Ok(read) if read as u64 > limit => Err(Error::TooBig { path, size: read as u64, limit }),
-        Ok(_) => Ok(Content { bytes, stamp }),
-        Err(error) => {
-            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32));
-            Err(Error::os("read", &path, errno))
+    let failed = |error: std::io::Error| {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32));
+        Error::os("read", &path(), errno)
+    };
+    // One byte more than it has: a regular file that gives less is at its end, and one that gives that much
+    // is growing.
+    let expected = usize::try_from(stamp.size).unwrap_or(0);
+    let mut bytes = vec![0; expected.saturating_add(1)];
+    let mut length = 0;
+    loop {
+        match file.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failed(error)),
         }
+        if length == expected || length == bytes.len() {
+            break;
+        }
+    }
+    bytes.truncate(length);
+    if length > expected {
+        (&mut file).take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
+    }
+    match bytes.len() as u64 {
+        size if size > limit => Err(Error::TooBig { path: path(), size, limit }),
+        _ => Ok(Content { bytes, stamp }),
     }
 }
 
@@ -552,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_not_opened() {
+    fn a_device_is_not_read() {
         let error = file(Path::new("/dev/zero"), 10).unwrap_err();
         assert!(matches!(error, Error::NotRegular { kind: Kind::Device, .. }), "{error:?}");
     }

@@ -276,10 +276,11 @@ fn configuration(
         contents.push(saved.map(|saved| saved.content.0));
     }
     let reftable = stamp(dir, Path::new("reftable/tables.list"))?.is_some();
+    let tops = if new { case.tops() } else { Vec::new() };
     let context = keys::Context {
         writable: &case.writable,
         git_dir: dir.path(),
-        tops: if new { &case.tops } else { &[] },
+        tops: &tops,
         reftable,
     };
     let content = |index: usize| before[index].map(|was| was.content.0.as_slice());

@@ -25,8 +25,6 @@ pub(super) struct Case<'a> {
     pub(super) depth: Depth,
     /// All that the turn can write.
     pub(super) writable: Vec<PathBuf>,
-    /// The tops of all checkouts.
-    pub(super) tops: Vec<PathBuf>,
     /// The length of object ids, in bytes.
     pub(super) hash: usize,
 }
@@ -41,15 +39,21 @@ impl<'a> Case<'a> {
             Checkout::Bare => {}
         }
         writable.push(repository.common_dir.clone());
+        let hash = baseline.areas.first().map_or(20, super::area::hash_of);
+        Self { baseline, depth, writable, hash }
+    }
+
+    /// The tops of all checkouts.
+    pub(super) fn tops(&self) -> Vec<PathBuf> {
+        let repository = &self.baseline.repository;
         let mut tops: Vec<PathBuf> = repository.main_checkout.iter().cloned().collect();
         if let Checkout::Linked { top, .. } = &repository.checkout {
             tops.push(top.clone());
         }
         tops.extend(repository.session_folders.iter().cloned());
-        let entries = baseline.areas.first().map(|area| area.entries.as_slice()).unwrap_or_default();
+        let entries = self.baseline.areas.first().map(|area| area.entries.as_slice()).unwrap_or_default();
         tops.extend(entries.iter().filter_map(|record| record.worktree.clone()));
-        let hash = baseline.areas.first().map_or(20, super::area::hash_of);
-        Self { baseline, depth, writable, tops, hash }
+        tops
     }
 
     pub(super) fn taken(&self) -> i64 {
@@ -72,7 +76,11 @@ impl<'a> Case<'a> {
             }
             let full = dir.path().join(path);
             let busy = match holder(stamp.dev, stamp.ino) {
-                Answer::Nobody => git_at_work(&self.places()),
+                Answer::Nobody => {
+                    let mut places = self.tops();
+                    places.push(self.baseline.repository.common_dir.clone());
+                    git_at_work(&places.iter().map(PathBuf::as_path).collect::<Vec<_>>())
+                }
                 other => other,
             };
             let fault = match busy {
@@ -90,12 +98,6 @@ impl<'a> Case<'a> {
             faults.push(fault.entry(entry));
         }
         Ok(())
-    }
-
-    /// Where a git that works on this repository has its current directory.
-    fn places(&self) -> Vec<&Path> {
-        let common = std::iter::once(self.baseline.repository.common_dir.as_path());
-        common.chain(self.tops.iter().map(PathBuf::as_path)).collect()
     }
 
     /// Judges what a survey has found, except locks: `known` tells what was there before the turn.

@@ -76,7 +76,8 @@ fn usual_gitdir(worktree: &Path) -> Vec<u8> {
 /// What is compared of an entry: the entry itself (its ctime changes when a name in it does), what is written
 /// in place, and the directories in it.
 const JUDGED: [&str; 6] = ["", "/gitdir", "/commondir", "/index", "/logs", "/refs"];
-/// What only some entries have. Where one of them exists, the entry is judged whole every time.
+/// What only some entries have. Where one of them exists, the entry is judged whole every time. All but the
+/// first are directories.
 const UNUSUAL: [&str; 6] =
     ["/config.worktree", "/rebase-merge", "/sequencer", "/modules", "/refs/bisect", "/refs/worktree"];
 
@@ -85,8 +86,11 @@ pub(super) struct Digest {
     pub(super) number: u64,
     pub(super) inode: u64,
     pub(super) latest: i64,
-    /// The size of `gitdir` and whether it is a regular file.
+    /// `gitdir` itself.
     gitdir: Option<Stamp>,
+    /// How many directories lie in it and in its `refs`, where the file system tells that by the number of
+    /// links (ext4, xfs, tmpfs do, btrfs does not).
+    directories: Option<(u64, u64)>,
 }
 
 /// Names in an entry, without an allocation for each of them.
@@ -107,12 +111,14 @@ pub(super) fn digest(worktrees: &Dir, id: &OsStr) -> Result<Option<Digest>, read
     // Fixed keys: the number is compared across processes. Nobody can choose a ctime.
     let mut hasher = std::hash::DefaultHasher::new();
     let (mut inode, mut latest, mut gitdir) = (0, i64::MIN, None);
+    let (mut links, mut links_of_refs) = (0, 0);
     for name in JUDGED {
         let stamp = worktrees.lstat(names.of(id, name))?;
         match (name, &stamp) {
             ("", None) => return Ok(None),
-            ("", Some(stamp)) => inode = stamp.ino,
+            ("", Some(stamp)) => (inode, links) = (stamp.ino, stamp.nlink),
             ("/gitdir", _) => gitdir = stamp,
+            ("/refs", Some(stamp)) => links_of_refs = stamp.nlink,
             _ => {}
         }
         if let Some(stamp) = &stamp {
@@ -120,7 +126,8 @@ pub(super) fn digest(worktrees: &Dir, id: &OsStr) -> Result<Option<Digest>, read
         }
         stamp.hash(&mut hasher);
     }
-    Ok(Some(Digest { number: hasher.finish(), inode, latest, gitdir }))
+    let directories = links.checked_sub(2).zip(links_of_refs.checked_sub(2));
+    Ok(Some(Digest { number: hasher.finish(), inode, latest, gitdir, directories }))
 }
 
 /// Remembers the entries of a git dir.
@@ -154,7 +161,9 @@ pub(super) fn capture(git_dir: &Dir, list: &[Entry], taken: i64) -> Result<Vec<E
             commands: Vec::new(),
         };
         let mut unusual = false;
-        for extra in UNUSUAL {
+        // `logs` and `refs`, and nothing in the latter.
+        let plain = digest.directories == Some((2, 0));
+        for extra in if plain { &UNUSUAL[..1] } else { &UNUSUAL[..] } {
             unusual |= worktrees.lstat(names.of(name, extra))?.is_some();
         }
         if unusual && let Ok(Some(dir)) = worktrees.child(name) {

@@ -1,7 +1,7 @@
 //! Judging `worktrees/` and the entries in it. See [`super::entries`] for what is judged and what never is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::baseline::{Area, saved, settled};
@@ -21,8 +21,6 @@ struct Seen<'a> {
     target: Option<PathBuf>,
     /// Whether anything in it changed.
     changed: bool,
-    /// Whether it was judged whole.
-    judged: bool,
 }
 
 /// Judges the entries of a git dir. Returns the entries that may have submodules.
@@ -44,55 +42,75 @@ pub(super) fn judge(
         Err(error) => return Err(error),
     };
     let base = git_dir.path().join("worktrees");
-    let records: HashMap<&str, &EntryRecord> =
-        area.entries.iter().map(|record| (record.id.as_str(), record)).collect();
-    let moved = moved(&base, &records, &items, top, faults);
-    let mut seen = Vec::with_capacity(items.len());
+    let Joined { present, missing } = join(&items, &area.entries);
+    let moved = moved(&base, &present, &missing, top, faults);
+    // Those that had to be looked into; the others are as their records say.
+    let mut seen = Vec::new();
     if let Some(worktrees) = &worktrees {
-        for item in &items {
-            if !moved.contains(&base.join(&item.name)) {
-                seen.extend(one(case, area, git_dir, worktrees, item, &records, faults)?);
+        for (item, record) in present {
+            if moved.is_empty() || !moved.contains(&base.join(&item.name)) {
+                seen.extend(one(case, area, git_dir, worktrees, item, record, faults)?);
             }
         }
     }
-    duplicates(case, git_dir, &seen, faults)?;
-    let names: HashSet<&OsStr> = items.iter().map(|item| item.name.as_os_str()).collect();
-    let present = |id: &str| names.contains(OsStr::new(id)) || moved.contains(&base.join(id));
-    for record in area.entries.iter().filter(|record| !record.own && !present(&record.id)) {
-        faults.extend(deleted(&base, record)?);
+    duplicates(case, git_dir, &area.entries, &seen, faults)?;
+    for record in missing.into_iter().filter(|record| !record.own) {
+        if !moved.contains(&base.join(&record.id)) {
+            faults.extend(deleted(&base, record)?);
+        }
     }
-    Ok(seen.iter().filter(|entry| entry.judged).map(|entry| base.join(&entry.id)).collect())
+    Ok(seen.iter().map(|entry| base.join(&entry.id)).collect())
+}
+
+/// What is there, each with its record, and records of what is not there.
+struct Joined<'a> {
+    present: Vec<(&'a Item, Option<&'a EntryRecord>)>,
+    missing: Vec<&'a EntryRecord>,
+}
+
+/// Both are sorted by name.
+fn join<'a>(items: &'a [Item], records: &'a [EntryRecord]) -> Joined<'a> {
+    let mut joined = Joined { present: Vec::with_capacity(items.len()), missing: Vec::new() };
+    let mut records = records.iter().peekable();
+    for item in items {
+        let name = item.name.as_bytes();
+        while let Some(record) = records.next_if(|record| record.id.as_bytes() < name) {
+            joined.missing.push(record);
+        }
+        joined.present.push((item, records.next_if(|record| record.id.as_bytes() == name)));
+    }
+    joined.missing.extend(records);
+    joined
 }
 
 /// Entries that lie under another name than before: a pin on an entry does not hold when its parent is moved.
 /// Returns the paths that the faults take care of.
 fn moved(
     base: &Path,
-    records: &HashMap<&str, &EntryRecord>,
-    items: &[Item],
+    present: &[(&Item, Option<&EntryRecord>)],
+    missing: &[&EntryRecord],
     top: &Survey,
     faults: &mut Vec<Fault>,
 ) -> Vec<PathBuf> {
-    let home = |name: &OsStr| name.to_str().and_then(|id| records.get(id));
-    let directories = |items: &'_ [Item]| {
-        items.iter().filter(|item| item.kind == Kind::Directory).cloned().collect::<Vec<_>>()
+    let strange = |item: &Item, record: Option<&EntryRecord>| {
+        record.is_none_or(|record| record.inode != item.ino || item.kind != Kind::Directory)
     };
-    let mut strangers: HashMap<u64, PathBuf> = HashMap::new();
-    for item in directories(items) {
-        if home(&item.name).is_none_or(|record| record.inode != item.ino) {
-            strangers.insert(item.ino, base.join(&item.name));
-        }
+    // A name that was taken by something else, and names that nothing has any more.
+    let replaced = present.iter().filter_map(|(item, record)| record.filter(|_| strange(item, *record)));
+    let homeless: Vec<_> = replaced.map(|r| (r, true)).chain(missing.iter().map(|r| (*r, false))).collect();
+    if homeless.is_empty() {
+        return Vec::new();
     }
-    for item in directories(&top.top) {
-        strangers.insert(item.ino, base.with_file_name(&item.name));
-    }
-    let here: HashMap<&OsStr, u64> = items.iter().map(|item| (item.name.as_os_str(), item.ino)).collect();
+    let within = present.iter().filter(|(item, record)| strange(item, *record));
+    let within = within.map(|(item, _)| (*item, base.join(&item.name)));
+    let beside = top.top.iter().map(|item| (item, base.with_file_name(&item.name)));
+    let strangers: HashMap<u64, PathBuf> = within
+        .chain(beside)
+        .filter(|(item, _)| item.kind == Kind::Directory)
+        .map(|(item, path)| (item.ino, path))
+        .collect();
     let mut handled = Vec::new();
-    for record in records.values() {
-        let at_home = here.get(OsStr::new(&record.id));
-        if at_home == Some(&record.inode) {
-            continue;
-        }
+    for (record, taken) in homeless {
         let Some(from) = strangers.get(&record.inode) else { continue };
         let home = base.join(&record.id);
         // Its owner may have renamed it, and told the worktree so.
@@ -105,7 +123,7 @@ fn moved(
         }
         let detail = format!("this entry had been moved to {}", from.display());
         let mut fault = Fault::restored("entry-moved", &home, detail).entry(Some(&record.id));
-        if at_home.is_some() {
+        if taken {
             fault = fault.set_aside(&home);
         }
         let parent = Step::MakeDirectory { path: base.to_owned() };
@@ -121,22 +139,21 @@ fn one<'a>(
     git_dir: &Dir,
     worktrees: &Dir,
     item: &Item,
-    records: &HashMap<&str, &'a EntryRecord>,
+    record: Option<&'a EntryRecord>,
     faults: &mut Vec<Fault>,
 ) -> Result<Option<Seen<'a>>, read::Error> {
-    let path = worktrees.path().join(&item.name);
-    let Some(id) = item.name.to_str().map(str::to_owned) else {
+    let path = || worktrees.path().join(&item.name);
+    let Some(id) = item.name.to_str() else {
         let detail = "an entry's name has to be UTF-8 for the next turn to start; rename or remove it";
-        faults.push(Fault::reported("entry-name", path, detail));
+        faults.push(Fault::reported("entry-name", path(), detail));
         return Ok(None);
     };
-    let record = records.get(id.as_str()).copied();
     match item.kind {
         Kind::Directory => {}
         Kind::File => return Ok(None),
         kind => {
             let detail = format!("this entry was {kind}");
-            faults.push(Fault::removed("entry-replaced", &path, detail).entry(Some(&id)).drop(&path));
+            faults.push(Fault::removed("entry-replaced", path(), detail).entry(Some(id)).drop(path()));
             return Ok(None);
         }
     }
@@ -144,11 +161,11 @@ fn one<'a>(
     let untouched = record.is_some_and(|record| record.digest == Some(digest.number));
     let own = record.is_some_and(|record| record.own);
     if untouched && !own && case.depth == Depth::Changed {
-        let target = record.and_then(|r| r.worktree.as_ref()).map(|worktree| worktree.join(".git"));
-        return Ok(Some(Seen { id, record, target, changed: false, judged: false }));
+        return Ok(None);
     }
     let Some(dir) = worktrees.child(&item.name)? else { return Ok(None) };
-    let mut seen = Seen { id, record, target: None, changed: !untouched, judged: true };
+    let id = id.to_owned();
+    let mut seen = Seen { id, record, target: None, changed: !untouched };
     inside(case, area, git_dir, &dir, &mut seen, faults)?;
     Ok(Some(seen))
 }
@@ -355,14 +372,26 @@ fn resolved_gitdir(entry_path: &Path) -> Option<PathBuf> {
 fn duplicates(
     case: &Case<'_>,
     git_dir: &Dir,
+    records: &[EntryRecord],
     seen: &[Seen<'_>],
     faults: &mut Vec<Fault>,
 ) -> Result<(), read::Error> {
     if seen.iter().all(|entry| !entry.changed) {
         return Ok(());
     }
+    let looked_into: HashSet<&str> = seen.iter().map(|entry| entry.id.as_str()).collect();
+    let base = git_dir.path().join("worktrees");
+    let mut others = Vec::new();
+    for record in records.iter().filter(|record| !looked_into.contains(record.id.as_str())) {
+        if let Some(worktree) = &record.worktree
+            && read::lstat(&base.join(&record.id))?.is_some()
+        {
+            let target = Some(worktree.join(".git"));
+            others.push(Seen { id: record.id.clone(), record: Some(record), target, changed: false });
+        }
+    }
     let mut claims: BTreeMap<&Path, Vec<&Seen<'_>>> = BTreeMap::new();
-    for entry in seen {
+    for entry in seen.iter().chain(&others) {
         if let Some(target) = &entry.target {
             claims.entry(target).or_default().push(entry);
         }
@@ -373,7 +402,6 @@ fn duplicates(
         if claimants.len() < 2 && !is_main {
             continue;
         }
-        let base = git_dir.path().join("worktrees");
         let mut rightful = Vec::new();
         for entry in &claimants {
             let stamp = read::lstat(&base.join(&entry.id))?;
