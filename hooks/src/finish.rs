@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use codeoid_spec::audit::{Event, Line};
+use codeoid_spec::id::SessionId;
 use codeoid_spec::report::{Action, Finding};
 use codeoid_spec::state::StateDir;
 use serde::{Deserialize, Serialize};
@@ -134,9 +135,23 @@ pub struct Recovered {
 ///
 /// # Errors
 /// The first thing that failed, after everything was tried; the journal stays for [`recover`].
-pub fn finish(mut journal: Journal, state: &StateDir, prepared: Option<Prepared>) -> Result<Outcome, Error> {
+pub fn finish(journal: Journal, state: &StateDir, prepared: Option<Prepared>) -> Result<Outcome, Error> {
+    finish_stepwise(journal, state, prepared, || ())
+}
+
+/// [`finish`], with something in between the check and the clean-up: tests of recovery end the process there.
+///
+/// # Errors
+/// As [`finish`].
+pub fn finish_stepwise(
+    mut journal: Journal,
+    state: &StateDir,
+    prepared: Option<Prepared>,
+    between: impl FnOnce(),
+) -> Result<Outcome, Error> {
     let mut outcome = Outcome::default();
     let checked = check_directory(journal.directory(), state, Some(journal.record()), &mut outcome);
+    between();
     let cleaned = clean_up(journal.record(), state, prepared, &mut outcome);
     if let Err(error) = checked.and(cleaned) {
         // The journal is what matters; that it could not count is no reason to lose the error.
@@ -167,10 +182,18 @@ pub fn turn(directory: &Path, state: &StateDir) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// As [`finish`].
-pub fn bundle(directory: &Path, state: &StateDir) -> Result<Outcome, Error> {
+pub fn bundle(directory: &Path, state: &StateDir, session: Option<&SessionId>) -> Result<Outcome, Error> {
     let mut outcome = Outcome::default();
     let record = Journal::peek(directory).ok();
     check_directory(directory, state, record.as_ref(), &mut outcome)?;
+    if let (None, Some(session)) = (&record, session) {
+        // Written by hand and run by whomever: nobody else takes the empty folders away.
+        let path = directory.join(BASELINE);
+        if let Some(content) = read::file(&path, BASELINE_LIMIT)? {
+            let folders = load(&path, &content.bytes)?.repository.session_folders;
+            outcome.removed = folder::release(&folders, state, session, None)?;
+        }
+    }
     let findings = directory.join(FINDINGS);
     // Without a supervisor nobody else will read them, and the bundle may run again.
     if record.is_none() {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use codeoid_hooks::finish::{self, Outcome};
 use codeoid_hooks::journal::BASELINE;
 use codeoid_hooks::read;
+use codeoid_spec::id::SessionId;
 use codeoid_spec::state::StateDir;
 use serde::Deserialize;
 
@@ -20,6 +21,9 @@ const STATE_LIMIT: u64 = 1024 * 1024;
 const CONFIG_LIMIT: u64 = 64 * 1024 * 1024;
 /// The annotation that names the state directory.
 const STATE_DIR: &str = "dev.codeoid.state-dir";
+
+/// The annotation that names the session.
+const SESSION: &str = "dev.codeoid.session";
 
 /// What matters of a container's state; other fields are the runtime's business.
 #[derive(Deserialize)]
@@ -68,11 +72,12 @@ fn run() -> anyhow::Result<Outcome> {
         // A turn outside a repository.
         return Ok(Outcome::default());
     }
-    let state_dir = StateDir::new(state_dir(&state.bundle)?);
-    Ok(finish::bundle(&state.bundle, &state_dir)?)
+    let (state_dir, session) = annotated(&state.bundle)?;
+    Ok(finish::bundle(&state.bundle, &StateDir::new(state_dir), session.as_ref())?)
 }
 
-fn state_dir(bundle: &Path) -> anyhow::Result<PathBuf> {
+/// The state directory and the session that the bundle names.
+fn annotated(bundle: &Path) -> anyhow::Result<(PathBuf, Option<SessionId>)> {
     let path = bundle.join("config.json");
     let Some(content) = read::file(&path, CONFIG_LIMIT)? else { bail!("{} is missing", path.display()) };
     let mut config: Config = serde_json::from_slice(&content.bytes)
@@ -82,5 +87,6 @@ fn state_dir(bundle: &Path) -> anyhow::Result<PathBuf> {
     };
     let named = PathBuf::from(named);
     ensure!(named.is_absolute(), "the annotation {STATE_DIR} is not an absolute path: {}", named.display());
-    Ok(named)
+    let session = config.annotations.remove(SESSION).map(|text| text.parse()).transpose()?;
+    Ok((named, session))
 }

@@ -125,6 +125,11 @@ impl Session {
         Self { dir: state.session(id) }
     }
 
+    /// The session whose directory this is.
+    pub fn at(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
     /// The session's directory.
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -2,10 +2,12 @@
 
 pub mod audit;
 pub mod bundle;
+pub mod check;
 pub mod completions;
 pub mod config;
 pub mod explain;
 pub mod run;
+pub mod session;
 pub mod turn_options;
 
 use std::ffi::OsString;
@@ -36,6 +38,10 @@ enum Verb {
     Bundle(bundle::Bundle),
     /// Explain the plan of a turn, or why one thing is allowed or not
     Explain(explain::Explain),
+    /// Check the repository now; finish turns whose shim was killed
+    Check(check::Check),
+    /// Sessions: open, show, list, fork, close
+    Session(session::Sessions),
     /// Print the audit log
     Audit(audit::Audit),
     /// Print a completion script for a shell
@@ -61,6 +67,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Run(run) => run.run(cli.root.as_deref()),
         Verb::Bundle(bundle) => bundle.run(cli.root.as_deref()),
         Verb::Explain(explain) => explain.run(cli.root.as_deref()),
+        Verb::Check(check) => check.run(cli.root.as_deref()),
+        Verb::Session(session) => session.run(cli.root.as_deref()),
         Verb::Audit(audit) => audit.run(cli.root.as_deref()),
         Verb::Completions(completions) => completions.run(),
         Verb::Config(config) => config.run(),

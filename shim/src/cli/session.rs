@@ -177,8 +177,15 @@ impl Sessions {
             }
             What::Close { session: id, json } => {
                 let closed = turn::close_session(&host, &id)?;
+                let mut out = std::io::stdout().lock();
                 if json {
-                    print_json(&mut std::io::stdout().lock(), &closed)?;
+                    return print_json(&mut out, &closed).map(|()| 0);
+                }
+                turn::say_restored(&closed.findings);
+                writeln!(out, "session {} is closed", closed.session).doing("print")?;
+                for folder in &closed.kept {
+                    let folder = one_line(&folder.display().to_string());
+                    writeln!(out, "kept {folder}: there are worktrees in it").doing("print")?;
                 }
             }
         }

@@ -36,6 +36,8 @@ pub struct Execution<'a> {
     pub signals: &'a Signals,
     /// Say nothing but errors.
     pub quiet: bool,
+    /// Called when a pin of git's protection is lost, or something appears that was not to.
+    pub on_loss: Box<dyn FnMut()>,
 }
 
 /// How it ended.
@@ -108,8 +110,13 @@ impl Execution<'_> {
             drop(lock);
             registered
         };
-        let quiet = self.quiet;
-        let on_alarm = move |alarm: &Alarm| warn(quiet, &sentence(alarm));
+        let (quiet, mut on_loss) = (self.quiet, self.on_loss);
+        let on_alarm = move |alarm: &Alarm| {
+            warn(quiet, &sentence(alarm));
+            if matches!(alarm, Alarm::Lost(_) | Alarm::Appeared(_)) {
+                on_loss();
+            }
+        };
         let mut watch = Watch::new(pins, absent, masks, Box::new(on_alarm));
         let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch);
         session::unregister(&session, turn);

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use codeoid_hooks::finish;
+use codeoid_hooks::journal::{self, Journal};
 use codeoid_spec::bundle::{self, annotation};
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::policy::Executor;
@@ -33,11 +35,11 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
         .doing(what())?;
     // Its own name: a bundle may be run more than once, also at the same time.
     let turn = TurnId::now();
-    let place = host.state.turn(&turn);
-    let stage = place.join("stage");
-    for at in [host.state.path(), &host.state.turns(), &place, &stage] {
-        layers::private_dir(at).doing(format!("make {}", at.display()))?;
-    }
+    layers::private_dir(host.state.path()).doing("make the state directory")?;
+    let record = journal::Record::new(session.clone(), turn.clone());
+    let journal = Journal::begin(&host.state, record).doing("begin the turn's journal")?;
+    let stage = journal.directory().join("stage");
+    layers::private_dir(&stage).doing(format!("make {}", stage.display()))?;
     // A bundle says nothing about who runs it.
     let choice = executor::choose(Executor::Auto)?;
     let execution = Execution {
@@ -48,9 +50,15 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
         choice: &choice,
         signals: &signals,
         quiet: false,
+        on_loss: Box::new(|| ()),
     };
     let executed = execution.run(&session, &turn, |_, _| Ok(()));
-    std::fs::remove_dir_all(&place).doing("clean up")?;
+    // The repository by the baseline in the bundle, then what this run made.
+    let checked = finish::bundle(&dir, &host.state, Some(&session)).doing("check the repository");
+    let cleaned = finish::finish(journal, &host.state, None).doing("clean up");
     let command = spec.process().as_ref().and_then(|process| process.args().as_ref()?.first().cloned());
-    executed?.code(&command.unwrap_or_default())
+    let executed = executed?;
+    super::say_restored(&checked?.findings);
+    let _ = cleaned?;
+    executed.code(&command.unwrap_or_default())
 }

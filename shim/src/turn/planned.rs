@@ -1,7 +1,7 @@
 //! Policy -> plan: everything is known afterwards, nothing has been made.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use codeoid_hooks::{layout, roots, shared};
 use codeoid_spec::git::Guard;
@@ -13,7 +13,7 @@ use codeoid_spec::policy::Policy;
 use crate::diagnostic::{Doing, Failure};
 use crate::{hidden, probe};
 
-/// A turn up to its plan: everything is known, nothing has been made.
+/// A turn up to its plan.
 pub struct Planned {
     /// This host.
     pub host: Host,
@@ -25,8 +25,7 @@ impl Planned {
     /// Policy -> plan.
     pub fn resolve(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<Self, Failure> {
         let host = probe::host(runtime)?;
-        let tree = Cached::new(HostTree);
-        let workspace = plan::workspace(policy, &host, &tree).map_err(refused)?;
+        let workspace = plan::workspace(policy, &host, &HostTree).map_err(refused)?;
         judge_owner(&workspace, &host)?;
         let guard = guard(policy, &host, &workspace)?;
         let request = plan::Request {
@@ -36,9 +35,32 @@ impl Planned {
             guard,
             config_file: policy.config.clone(),
         };
-        let plan = plan::resolve(policy, &host, &tree, request, &hidden::defaults(&host)).map_err(refused)?;
+        let plan = plan(policy, &host, request)?;
         Ok(Self { host, plan })
     }
+
+    /// The same plan with fewer session folders: those that could be made.
+    pub fn with_folders(self, policy: &Policy, folders: Vec<PathBuf>) -> Result<Self, Failure> {
+        let Self { host, plan: old } = self;
+        let mut guard = old.guard;
+        if let Some(guard) = &mut guard {
+            guard.repository.session_folders = folders;
+        }
+        let request = plan::Request {
+            turn: old.turn,
+            command: old.command,
+            workspace: old.workspace,
+            guard,
+            config_file: policy.config.clone(),
+        };
+        let plan = plan(policy, &host, request)?;
+        Ok(Self { host, plan })
+    }
+}
+
+fn plan(policy: &Policy, host: &Host, request: plan::Request) -> Result<Plan, Failure> {
+    let tree = Cached::new(HostTree);
+    plan::resolve(policy, host, &tree, request, &hidden::defaults(host)).map_err(refused)
 }
 
 /// Finds the repository around the workspace, and what its protection asks of the sandbox.

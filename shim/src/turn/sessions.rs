@@ -1,12 +1,16 @@
 //! Opening and closing sessions.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use codeoid_hooks::folder;
+use codeoid_hooks::finish::{self, Outcome};
+use codeoid_hooks::shared::baseline;
+use codeoid_hooks::shared::check::Depth;
+use codeoid_hooks::{folder, layout, shared};
 use codeoid_spec::audit::Event;
 use codeoid_spec::host::Host;
 use codeoid_spec::id::SessionId;
 use codeoid_spec::plan::Plan;
+use codeoid_spec::report::Finding;
 use serde::Serialize;
 
 use super::Planned;
@@ -23,6 +27,8 @@ pub struct Closed {
     pub removed: Vec<PathBuf>,
     /// Folders that hold worktrees still.
     pub kept: Vec<PathBuf>,
+    /// What the check of its repository found.
+    pub findings: Vec<Finding>,
 }
 
 /// Opens a session for a plan that is not run yet, or returns what is known of it.
@@ -32,7 +38,6 @@ pub fn open_session(planned: &Planned) -> Result<Record, Failure> {
     let session = Session::new(&host.state, &plan.session);
     let lock = session.lock()?;
     let mut record = open(&lock, &session, host, plan)?;
-    record.workspace = Some(plan.workspace.clone());
     fill(&mut record, plan);
     lock.write(&record)?;
     Ok(record)
@@ -65,7 +70,24 @@ fn fill(record: &mut Record, plan: &Plan) {
     }
 }
 
-/// Closes a session: its home layer and its record go, and its folders where they are empty. Worktrees that are
+/// Judges the repository around a directory against git's own layout, with every entry looked at.
+pub fn check_repository(
+    host: &Host,
+    place: &Path,
+    session: &SessionId,
+) -> Result<Option<(PathBuf, Outcome)>, Failure> {
+    let what = || format!("check the repository around {}", place.display());
+    let Some(repository) = layout::find(place, session, &[]).doing(what())? else { return Ok(None) };
+    let common_dir = repository.common_dir.clone();
+    let guard = shared::guard(&repository).doing(what())?;
+    let baseline = baseline::capture(&guard, &[]).doing(what())?;
+    layers::private_dir(host.state.path()).doing("make the state directory")?;
+    let label = format!("check-{session}");
+    let outcome = finish::check_now(&baseline, Depth::Everything, &host.state, &label, Some(session.as_str()));
+    Ok(Some((common_dir, outcome.doing(what())?)))
+}
+
+/// Closes a session: its repository is checked, its home layer and its record go, and its folders where they are empty. Worktrees that are
 /// still there stay, as ordinary worktrees.
 pub fn close_session(host: &Host, id: &SessionId) -> Result<Closed, Failure> {
     let what = || format!("close session {id}");
@@ -78,6 +100,12 @@ pub fn close_session(host: &Host, id: &SessionId) -> Result<Closed, Failure> {
         return Err(Failure::new(what(), "one of its turns is running").hint("wait for its end, or stop it"));
     }
     let record = session.record()?;
+    // A workspace that is gone has nothing to check.
+    let workspace = record.as_ref().and_then(|record| record.workspace.clone()).filter(|path| path.is_dir());
+    let findings = match workspace {
+        Some(workspace) => check_repository(host, &workspace, id)?.map_or(Vec::new(), |(_, outcome)| outcome.findings),
+        None => Vec::new(),
+    };
     let folders = record.as_ref().map(|record| record.worktree_folders.clone()).unwrap_or_default();
     let removed = folder::release(&folders, &host.state, id, None).doing(what())?;
     let kept = folders.into_iter().filter(|folder| folder.exists()).collect();
@@ -86,5 +114,5 @@ pub fn close_session(host: &Host, id: &SessionId) -> Result<Closed, Failure> {
     let event = Event::SessionClosed;
     audit::append(&host.state, event, Some(id), None, repository.as_deref(), serde_json::Value::Null)?;
     drop(lock);
-    Ok(Closed { session: id.clone(), removed, kept })
+    Ok(Closed { session: id.clone(), removed, kept, findings })
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use codeoid_hooks::shared::baseline;
+use codeoid_hooks::{folder, journal};
 use codeoid_spec::bundle;
 use codeoid_spec::policy::{Home, Policy};
 
@@ -49,6 +51,15 @@ pub fn write_bundle(
     }
     layers::private_dir(host.state.path()).doing("make the state directory")?;
     layers::private_dir(&output).doing(what())?;
+    if let Some(guard) = &plan.guard {
+        // The bundle binds them, so they have to be there; the hook takes empty ones away again.
+        let prepared = folder::prepare(&guard.repository, &host.state, &plan.session).doing(what())?;
+        if prepared.folders != guard.repository.session_folders {
+            return Err(Failure::new(what(), prepared.warnings.join("; ")).hint("leave that worktree root out"));
+        }
+        let baseline = baseline::capture(guard, &[]).doing(what())?;
+        journal::store_baseline(&output, &baseline).doing(what())?;
+    }
     let layout = layers::make(&plan, &host, Some(&output))?;
     let spec = bundle::config(&plan, &layout).doing(what())?;
     spec.save(output.join("config.json")).doing(what())?;

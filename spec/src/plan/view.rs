@@ -309,8 +309,10 @@ impl View<'_> {
                 self.add(top, Rank::Git, Access::Read, "git", "the workspace's checkout", git("worktree"));
             }
             let roots = std::iter::once(&repository.worktrees_root).chain(&repository.other_roots);
+            // The session's own folders are made before the turn starts, and what is above them with them.
+            let made = |root: &Path| repository.session_folders.iter().any(|folder| folder.starts_with(root));
             for root in roots {
-                if self.tree.node(root).is_some() {
+                if self.tree.node(root).is_some() || made(root) {
                     let why = "worktrees of others";
                     self.add(root, Rank::Git, Access::Read, "git", why, git("worktrees"));
                 }
@@ -322,10 +324,8 @@ impl View<'_> {
             }
             self.add_worktrees(&repository.entries);
             for folder in &repository.session_folders {
-                if self.tree.node(folder).is_some() {
-                    let why = "the session's folder for worktrees";
-                    self.add(folder, Rank::Own, Access::Write, "session-folder", why, git("session folder"));
-                }
+                let why = "the session's folder for worktrees";
+                self.add(folder, Rank::Own, Access::Write, "session-folder", why, git("session folder"));
             }
         }
         for (list, rank, access, rule) in [
