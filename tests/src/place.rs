@@ -91,6 +91,12 @@ impl Place {
         self.at("home/.local/state/codeoid-shim")
     }
 
+    /// PATH, as commands of this place have it.
+    #[must_use]
+    pub fn path(&self) -> &OsStr {
+        &self.path
+    }
+
     /// Puts a directory in front of PATH, to choose among several versions of git.
     pub fn prefer(&mut self, directory: &Path) {
         let mut path = directory.as_os_str().to_owned();

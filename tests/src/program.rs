@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The path of `codeoid-shim`, with `codeoid-hook` beside it.
 ///
@@ -17,6 +17,7 @@ pub fn shim() -> &'static Path {
     SHIM.get_or_init(|| {
         let built = built();
         let directory = crate::place::base().join(format!("bin-{}", stamp(&built)));
+        forget_old_programs();
         fs::create_dir_all(&directory).expect("the tests' directory is writable");
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("it was just made");
         install(&built, &directory);
@@ -52,6 +53,17 @@ fn built() -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Removes copies that were made for earlier builds. Those of the last hour may belong to tests that run.
+fn forget_old_programs() {
+    for entry in fs::read_dir(crate::place::base()).into_iter().flatten().flatten() {
+        let old = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
+        let program = entry.file_name().to_str().is_some_and(|name| name.starts_with("bin-"));
+        if program && old.is_some_and(|age| age > Duration::from_secs(3600)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 fn stamp(path: &Path) -> String {

@@ -1,6 +1,8 @@
 //! Repositories, made by real git in `tests/fixtures/repository.sh`, in every layout that git knows.
 
 use std::collections::HashMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -149,14 +151,7 @@ impl Repo {
     #[must_use]
     pub fn below(place: &Place, layout: Layout, directory: &str) -> Self {
         let top = place.make(directory);
-        let finished = script(
-            place,
-            &top,
-            include_str!("../fixtures/repository.sh"),
-            &[layout.name(), top.to_str().expect("places have plain names")],
-        );
-        assert!(finished.ok(), "fixture {}: {finished}", layout.name());
-        let printed = finished.out();
+        let printed = copy_of_template(place, layout, &top);
         let mut paths: HashMap<&str, PathBuf> = printed
             .lines()
             .filter_map(|line| line.split_once('='))
@@ -220,7 +215,40 @@ impl Repo {
     }
 }
 
-/// Whether some git on this machine can make this layout; says so if none can.
+/// Fills a directory with a copy of the layout's repository, and returns where things are in it.
+///
+/// git makes each layout once for each identity and PATH; the many tests that want one get a copy, in which the
+/// paths that git keeps (`gitdir`, `.git` files, remotes) are rewritten. Making takes a quarter of a second.
+fn copy_of_template(place: &Place, layout: Layout, top: &Path) -> String {
+    let text = include_str!("../fixtures/repository.sh");
+    let mut hash = DefaultHasher::new();
+    (text, place.path(), layout.name(), place.identity().uid().as_raw()).hash(&mut hash);
+    let templates = crate::place::base().join("fixtures");
+    let template = templates.join(format!("{}-{:x}", layout.name(), hash.finish()));
+    if !template.exists() {
+        fs::create_dir_all(&templates).unwrap_or_else(|error| panic!("{}: {error}", templates.display()));
+        let draft = templates.join(format!(".{}-{:?}", std::process::id(), std::thread::current().id()));
+        let files = place.make(draft.join("files"));
+        let finished = script(place, &files, text, &[layout.name(), files.to_str().expect("a plain name")]);
+        assert!(finished.ok(), "fixture {}: {finished}", layout.name());
+        place.write(draft.join("where"), finished.out());
+        place.write(draft.join("made-in"), files.to_str().expect("a plain name"));
+        if fs::rename(&draft, &template).is_err() {
+            // Another test was faster.
+            let _ = fs::remove_dir_all(&draft);
+        }
+    }
+    let read = |name: &str| fs::read_to_string(template.join(name)).expect("the template is complete");
+    let (printed, made_in) = (read("where"), read("made-in"));
+    let copy = r#"cp -a "$1/." "$2" && { grep -rlF --include=config --include=gitdir --include=.git \
+        --include=.gitmodules "$3" "$2" | xargs -r sed -i "s|$3|$2|g"; }"#;
+    let from = template.join("files");
+    let words = [&from, top].map(|path| path.to_str().expect("a plain name").to_owned());
+    script(place, top, copy, &[&words[0], &words[1], &made_in]).expect_ok();
+    printed.replace(&made_in, &words[1])
+}
+
+/// Runs a script with arguments in a directory, as the place's identity.
 #[must_use]
 pub(crate) fn script(place: &Place, directory: &Path, text: &str, arguments: &[&str]) -> Finished {
     let mut command = place.command("/bin/sh");

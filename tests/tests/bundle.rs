@@ -140,7 +140,7 @@ fn a_turn_runs_exactly_such_a_bundle(place: &Place) {
     let written = config(&bundle(place, &workspace, &[], "true"));
     let outcome = place.turn(&workspace).options(["--keep-bundle"]).sh("true").run();
     outcome.expect_ok();
-    let found = place.sh(&place.home(), "find \"$XDG_STATE_HOME/codeoid-shim\" \"$XDG_RUNTIME_DIR\" /run/codeoid-shim -name config.json 2>/dev/null");
+    let found = place.sh(&place.home(), "find \"$XDG_STATE_HOME/codeoid-shim\" \"$XDG_RUNTIME_DIR\" /run/codeoid-shim -type f -name config.json 2>/dev/null");
     let kept = found
         .out()
         .lines()
