@@ -67,8 +67,13 @@ fn keys_that_execute() {
     ];
     for (text, host) in &cases {
         println!("{text}");
-        let findings =
-            Attack { plant: &|s| add(s, "repo/.git/config", text), host: &**host, ..Attack::default() }.fails();
+        // Some of the keys are harmless alone, and stay.
+        let lost = &["repo/.git/config"];
+        let plant = |s: &Scratch| add(s, "repo/.git/config", text);
+        let (findings, s) = Attack { plant: &plant, host: &**host, lost, ..Attack::default() }.undone();
+        host(&s);
+        assert!(!s.path("PWNED").exists(), "{text}");
+        assert_eq!(s.git("repo", ["config", "user.name"]), "A Human", "{text}");
         assert_eq!(kinds(&findings), ["config-changed"], "{text}");
         assert!(findings[0].detail.contains("kept: "), "{:?}", findings[0]);
     }
@@ -111,7 +116,8 @@ fn a_push_into_a_planted_repository_runs_its_hooks() {
         "[branch \"main\"]\n\tremote = planted\n\tmerge = refs/heads/main\n[push]\n\tdefault = current\n",
     ];
     for text in texts {
-        let attack = Attack { plant: &|s| plant(s, text), host: &push, ..Attack::default() };
+        let lost = &["repo/.git/config"];
+        let attack = Attack { plant: &|s| plant(s, text), host: &push, lost, ..Attack::default() };
         let findings = attack.fails();
         assert!(kinds(&findings).contains(&"config-changed"), "{findings:?}");
     }
@@ -227,5 +233,5 @@ fn a_remote_that_was_moved_is_reported() {
     let before = super::picture(&s.root);
     let findings = checked(&s, &baseline);
     assert_eq!(kinds(&findings), ["remote-changed"]);
-    assert_eq!(super::picture(&s.root), before);
+    super::same(&super::picture(&s.root), &before);
 }

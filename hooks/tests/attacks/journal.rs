@@ -78,7 +78,7 @@ fn a_turn_is_finished_and_leaves_nothing() {
     );
     assert_eq!(warnings, [""; 0]);
     assert_eq!(removed.len(), 2, "the folder and the directory above it: {removed:?}");
-    assert_eq!(host(&s), before);
+    super::same(&host(&s), &before);
     assert!(!directory.exists());
     assert!(!state(&s).session(&"s1".parse().unwrap()).join("work").exists());
     let restored = audit(&s).into_iter().filter(|line| line.event == Event::WorktreeEntryRestored);
@@ -95,7 +95,7 @@ fn a_dead_turn_is_finished_by_the_next_start() {
     assert_eq!(recovered.len(), 1);
     assert_eq!(recovered[0].session.as_deref(), Some("s1"));
     assert_eq!(recovered[0].outcome.as_ref().unwrap().findings.len(), 6);
-    assert_eq!(host(&s), before);
+    super::same(&host(&s), &before);
     assert!(audit(&s).iter().any(|line| line.event == Event::TurnRecovered));
     assert!(finish::recover(&state(&s)).is_empty());
 }
@@ -248,7 +248,7 @@ fn strangers_among_the_turns_are_set_aside() {
     let recovered = finish::recover(&state(&s));
     assert_eq!(recovered.len(), 3);
     assert!(finish::recover(&state(&s)).is_empty());
-    assert_eq!(picture(&s.path("repo")), before);
+    super::same(&super::picture(&s.path("repo")), &before);
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn the_hook_checks_a_bundle_of_any_runtime() {
     assert!(text.lines().all(|line| line.starts_with("codeoid-hook: ")), "{text}");
     let mut after = host(&s);
     after.retain(|path, _| !path.starts_with("bundle"));
-    assert_eq!(after, before);
+    super::same(&after, &before);
     assert_eq!(hook(&state_json(&bundle)), (true, String::new()), "what was said once is not said again");
 }
 

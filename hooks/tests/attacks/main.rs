@@ -5,7 +5,7 @@
 //! does not obey it any more, that a second check finds nothing, and that everything a person did in that time
 //! is still there, byte for byte.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::type_complexity, missing_docs)]
 
 #[path = "../fixture/mod.rs"]
 mod fixture;
@@ -83,6 +83,21 @@ pub fn picture(root: &Path) -> Picture {
     picture
 }
 
+/// Compares two pictures, and says what differs rather than all there is.
+#[track_caller]
+pub fn same(now: &Picture, before: &Picture) {
+    let text = |picture: &Picture, path: &Path| match picture.get(path) {
+        Some((mode, content)) => format!("{mode:o} {:?}", String::from_utf8_lossy(content)),
+        None => "nothing".to_owned(),
+    };
+    let paths = before.keys().chain(now.keys().filter(|path| !before.contains_key(*path)));
+    let differences: Vec<_> = paths
+        .filter(|path| now.get(*path) != before.get(*path))
+        .map(|path| format!("{}\n  was {}\n  is  {}", path.display(), text(before, path), text(now, path)))
+        .collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
 /// The baseline of a workspace, as a finish reads it.
 pub fn capture(s: &Scratch, workspace: &str) -> Baseline {
     let session = "s1".parse().unwrap();
@@ -111,7 +126,7 @@ pub fn checked(s: &Scratch, baseline: &Baseline) -> Vec<Finding> {
     let again = run();
     let changing: Vec<_> = again.iter().filter(|f| f.action != Action::Reported).collect();
     assert!(changing.is_empty(), "a second check changes nothing: {changing:#?}");
-    assert_eq!(picture(&s.root), before);
+    same(&picture(&s.root), &before);
     findings
 }
 

@@ -12,7 +12,7 @@ fn peaceful(setup: impl Fn() -> Scratch, workspace: &str, work: impl Fn(&Scratch
     let before = picture(&s.root);
     let findings = checked(&s, &baseline);
     assert_eq!(findings, []);
-    assert_eq!(picture(&s.root), before);
+    super::same(&super::picture(&s.root), &before);
 }
 
 #[test]
