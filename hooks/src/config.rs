@@ -77,12 +77,16 @@ pub struct Variable {
     pub value: Option<Vec<u8>>,
     /// The bytes of the file that make it up: from the key's first to the newline that ends it, inclusive.
     span: (usize, usize),
+    /// Where the header above it starts.
+    section: usize,
 }
 
 /// A configuration file that was read whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct File {
     variables: Vec<Variable>,
+    /// The bytes of each section: from its header's first to the next one's.
+    sections: Vec<(usize, usize)>,
 }
 
 impl File {
@@ -132,11 +136,13 @@ pub fn truth(value: Option<&[u8]>) -> bool {
 }
 
 /// The file without the assignments at these positions of [`File::variables`]. Everything else stays as it
-/// is, byte for byte; a line that only held a removed assignment goes too.
+/// is, byte for byte; a line that only held a removed assignment goes too, and so does a header that has nothing
+/// below it any more.
 #[must_use]
 pub fn without(bytes: &[u8], file: &File, remove: &[usize]) -> Vec<u8> {
     let mut spans: Vec<_> =
         remove.iter().filter_map(|index| file.variables.get(*index)).map(|v| v.span).collect();
+    spans.extend(emptied(bytes, file, remove));
     spans.sort_unstable();
     let mut result = Vec::with_capacity(bytes.len());
     let mut from = 0;
@@ -156,6 +162,23 @@ pub fn without(bytes: &[u8], file: &File, remove: &[usize]) -> Vec<u8> {
     }
     result.extend_from_slice(&bytes[from..]);
     result
+}
+
+/// The sections that hold nothing but assignments that are removed.
+fn emptied(bytes: &[u8], file: &File, remove: &[usize]) -> Vec<(usize, usize)> {
+    let is_empty = |(start, end): &(usize, usize)| {
+        let mut inside = file.variables.iter().enumerate().filter(|(_, v)| v.section == *start).peekable();
+        let mut at = start + bytes[*start..*end].iter().position(|b| *b == b']').map_or(0, |at| at + 1);
+        inside.peek().is_some()
+            && inside.all(|(index, variable)| {
+                let (from, to) = variable.span;
+                let blank = bytes[at.min(from)..from].trim_ascii().is_empty();
+                at = to;
+                blank && remove.contains(&index)
+            })
+            && bytes[at..*end].trim_ascii().is_empty()
+    };
+    file.sections.iter().copied().filter(is_empty).collect()
 }
 
 /// The file with these assignments added at its end.
@@ -253,12 +276,16 @@ impl Reader<'_> {
         }
         let mut file = File::default();
         let mut section: Vec<u8> = Vec::new();
+        let mut header = 0;
         let mut comment = false;
         loop {
             let start = self.at;
             let byte = self.next();
             if byte == b'\n' {
                 if self.ended {
+                    if let Some(last) = file.sections.last_mut() {
+                        last.1 = self.bytes.len();
+                    }
                     return Ok(file);
                 }
                 comment = false;
@@ -266,13 +293,19 @@ impl Reader<'_> {
             } else if byte == b'#' || byte == b';' {
                 comment = true;
             } else if byte == b'[' {
+                if let Some(last) = file.sections.last_mut() {
+                    last.1 = start;
+                }
+                file.sections.push((start, start));
+                header = start;
                 section = self.section()?;
                 section.push(b'.');
             } else if byte.is_ascii_alphabetic() {
                 let mut full = section.clone();
                 full.push(byte.to_ascii_lowercase());
                 let value = self.assignment(&mut full)?;
-                file.variables.push(Variable { name: Name::split(&full), value, span: (start, self.at) });
+                let span = (start, self.at);
+                file.variables.push(Variable { name: Name::split(&full), value, span, section: header });
             } else {
                 return self.bad();
             }
@@ -485,6 +518,21 @@ mod tests {
             .collect();
         let rest = without(text, &file, &bad);
         assert_eq!(String::from_utf8_lossy(&rest), "# mine\n[core]\n\tbare = false\n[a] \n; end\n");
+    }
+
+    #[test]
+    fn a_header_without_anything_below_it_goes() {
+        for (text, expected) in [
+            ("[a]\n\tb = c\n[d]\n\te = f\n", ""),
+            ("[x]\n[a]\n\tb = c\n", "[x]\n"),
+            ("[a]\n\tb = c\n\n# note\n", "[a]\n\n# note\n"),
+            ("[a \"]\"]\n\tb = c\n", "[a \"]\"]\n"),
+            ("[a] b = c\n", ""),
+        ] {
+            let file = File::parse(text.as_bytes()).unwrap();
+            let all: Vec<_> = (0..file.variables.len()).collect();
+            assert_eq!(String::from_utf8_lossy(&without(text.as_bytes(), &file, &all)), expected, "{text:?}");
+        }
     }
 
     #[test]

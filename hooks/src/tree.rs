@@ -209,13 +209,16 @@ impl Keep {
         self.directory.join(format!("{}-{hash}", codeoid_spec::id::slug(&name)))
     }
 
-    /// Copies what lies at this name, and what is below it.
+    /// Copies what lies at this name, and what is below it. Nothing there is no error.
     ///
     /// # Errors
     /// [`Error::TooLarge`] beyond 16 MiB or 2,000 files; whatever fails on the way.
     pub fn copy(&self, parent: &Dir, name: &OsStr) -> Result<PathBuf, Error> {
         let source = parent.path().join(name);
         let target = self.target(&source);
+        if parent.lstat(name)?.is_none() {
+            return Ok(target);
+        }
         let mut builder = std::fs::DirBuilder::new();
         std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
         let write = |source| Error::Write { path: target.clone(), source };

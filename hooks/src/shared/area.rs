@@ -8,7 +8,7 @@ use super::check::{Error, index, verdict};
 use super::fault::{Fault, Step};
 use super::keys::{self, Pair};
 use super::survey::{Survey, survey};
-use super::{modules, objects, planted, refs, todo, trees, worktrees};
+use super::{modules, objects, refs, todo, trees, worktrees};
 use crate::bytes::Bytes;
 use crate::read::{self, Dir, Kind};
 
@@ -89,9 +89,6 @@ fn judge(
     let gitlinks = (!new).then_some(area.gitlinks.as_slice());
     index(case, dir, checkout, None, gitlinks, faults)?;
     if first {
-        if let Some(top) = checkout {
-            planted::judge_links(case, dir, top, &area.gitlinks, faults)?;
-        }
         resolutions(case, dir, faults)?;
         let left_out = objects::judge(dir, case.hash, case.taken(), faults)?;
         if left_out > 0 {

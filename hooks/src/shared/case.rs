@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use codeoid_spec::git::Checkout;
+use codeoid_spec::git::{Checkout, Entry};
 
 use super::baseline::{Baseline, since};
 use super::fault::Fault;
 use super::survey::Survey;
+use crate::entry::BackPointer;
 use crate::process::{Answer, git_at_work, holder};
 use crate::read::{self, Dir};
 
@@ -53,6 +54,17 @@ impl<'a> Case<'a> {
         tops.extend(repository.session_folders.iter().cloned());
         let entries = self.baseline.areas.first().map(|area| area.entries.as_slice()).unwrap_or_default();
         tops.extend(entries.iter().filter_map(|record| record.worktree.clone()));
+        // Those that were made meanwhile, if the worktree says so, too.
+        let now = crate::layout::entries(&repository.common_dir, &[], None).unwrap_or_default();
+        for Entry { id, worktree, .. } in now {
+            let Some(worktree) = worktree.filter(|worktree| !tops.contains(worktree)) else { continue };
+            let path = repository.common_dir.join("worktrees").join(id);
+            let agrees = |stamp| crate::entry::back_pointer(&worktree.join(".git"), &stamp);
+            let stamp = read::lstat(&path).ok().flatten();
+            if stamp.is_some_and(|stamp| agrees(stamp).is_ok_and(|back| back == BackPointer::Agrees)) {
+                tops.push(worktree);
+            }
+        }
         tops
     }
 

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use codeoid_spec::git::Checkout;
 use codeoid_spec::report::Finding;
 
 use super::area;
@@ -86,6 +87,7 @@ pub fn run(
         faults.retain(|fault| !fault.steps.is_empty());
         if faults.is_empty() {
             checked.failed.clear();
+            name_planted(&case, &mut checked, record)?;
             return Ok(checked);
         }
         // What only takes away comes first: it works on a full disk, and makes room.
@@ -116,18 +118,37 @@ fn judge(case: &Case<'_>, first: bool, warnings: &mut Vec<String>) -> Result<Vec
     let mut faults = Vec::new();
     area::judge_all(case, first, &mut faults, warnings)?;
     pointers::judge(case, &mut faults)?;
-    if first {
-        let repository = &case.baseline.repository;
-        let mut tops: Vec<&Path> = Vec::new();
-        match &repository.checkout {
-            codeoid_spec::git::Checkout::Main { top }
-            | codeoid_spec::git::Checkout::Linked { top, .. } => tops.push(top),
-            codeoid_spec::git::Checkout::Bare => {}
-        }
-        tops.extend(repository.session_folders.iter().map(PathBuf::as_path));
-        planted::judge(case, &tops, &mut faults)?;
-    }
     Ok(faults)
+}
+
+/// Names repositories that a turn has planted in the checkouts. Done when all else is as it should be: a `.git`
+/// file that was put right does not lead anywhere else any more.
+fn name_planted(
+    case: &Case<'_>,
+    checked: &mut Checked,
+    record: &mut dyn FnMut(&Finding),
+) -> Result<(), Error> {
+    let mut faults = Vec::new();
+    let repository = &case.baseline.repository;
+    let mut tops: Vec<&Path> = Vec::new();
+    match &repository.checkout {
+        Checkout::Main { top } | Checkout::Linked { top, .. } => tops.push(top),
+        Checkout::Bare => {}
+    }
+    tops.extend(repository.session_folders.iter().map(PathBuf::as_path));
+    planted::judge(case, &tops, &mut faults)?;
+    for area in &case.baseline.areas {
+        if let (Some(top), Ok(dir)) = (&area.checkout, Dir::open(&area.path)) {
+            planted::judge_links(case, &dir, top, &area.gitlinks, &mut faults)?;
+        }
+    }
+    for finding in faults.into_iter().filter_map(|fault| fault.finding) {
+        if !checked.findings.iter().any(|known| known.kind == finding.kind && known.path == finding.path) {
+            record(&finding);
+            checked.findings.push(finding);
+        }
+    }
+    Ok(())
 }
 
 /// The faults of a configuration file.

@@ -572,7 +572,7 @@ mod tests {
         let now = format!("{BASE}# note\n[user]\n\tname = Me ; here\n[core]\n\tfsmonitor = /tmp/x\n");
         let verdict = judged(BASE, &now);
         let text = String::from_utf8(verdict.bytes.unwrap()).unwrap();
-        assert_eq!(text, format!("{BASE}# note\n[user]\n\tname = Me ; here\n[core]\n"));
+        assert_eq!(text, format!("{BASE}# note\n[user]\n\tname = Me ; here\n"));
         assert_eq!(verdict.undone, ["core.fsmonitor was added (\"/tmp/x\")"]);
     }
 
