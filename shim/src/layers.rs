@@ -97,9 +97,10 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Others may be making the same; then it is judged as one that was there.
             let parent = path.parent().ok_or(error)?;
             fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-            fs::DirBuilder::new().mode(0o700).create(path)
+            private_dir(path)
         }
         Err(error) => Err(error),
     }

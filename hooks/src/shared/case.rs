@@ -9,7 +9,10 @@ use super::fault::Fault;
 use super::survey::Survey;
 use crate::entry::BackPointer;
 use crate::process::{Answer, git_at_work, holder};
-use crate::read::{self, Dir};
+use crate::read::{self, Dir, Stamp};
+
+/// How long after the first look a lock that nobody seems to need is looked at again.
+pub(super) const SECOND_LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// How much is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,14 +90,15 @@ impl<'a> Case<'a> {
                 continue;
             }
             let full = dir.path().join(path);
-            let busy = match holder(stamp.dev, stamp.ino) {
-                Answer::Nobody => {
-                    let mut places = self.tops();
-                    places.push(self.baseline.repository.common_dir.clone());
-                    git_at_work(&places.iter().map(PathBuf::as_path).collect::<Vec<_>>())
+            let mut busy = self.who_holds(&stamp);
+            if busy == Answer::Nobody {
+                // A git that has just begun or is just ending is not seen at every instant.
+                std::thread::sleep(SECOND_LOOK);
+                match dir.lstat(path)? {
+                    Some(now) if now == stamp => busy = self.who_holds(&stamp),
+                    _ => continue,
                 }
-                other => other,
-            };
+            }
             let fault = match busy {
                 Answer::Somebody(_) => continue,
                 Answer::Nobody if stamp.uid == nix::unistd::geteuid().as_raw() => {
@@ -110,6 +114,29 @@ impl<'a> Case<'a> {
             faults.push(fault.entry(entry));
         }
         Ok(())
+    }
+
+    /// Who may still need a lock: whoever has it open, and any git that works on this repository.
+    fn who_holds(&self, stamp: &Stamp) -> Answer {
+        match holder(stamp.dev, stamp.ino) {
+            Answer::Nobody => self.who_works(),
+            other => other,
+        }
+    }
+
+    /// The git that works on this repository, in worktrees that were made meanwhile too.
+    fn who_works(&self) -> Answer {
+        let repository = &self.baseline.repository;
+        let mut places = self.tops();
+        places.push(repository.common_dir.clone());
+        places.push(repository.worktrees_root.clone());
+        places.extend(repository.other_roots.iter().cloned());
+        git_at_work(&places.iter().map(PathBuf::as_path).collect::<Vec<_>>())
+    }
+
+    /// Whether some git works on this repository now.
+    pub(super) fn git_works(&self) -> bool {
+        matches!(self.who_works(), Answer::Somebody(_))
     }
 
     /// Judges what a survey has found, except locks: `known` tells what was there before the turn.

@@ -137,7 +137,8 @@ fn judge(
         if was == is {
             continue;
         }
-        let rule = rule(name);
+        let exists = before.is_some() && name.section == "extensions" && name.key == "objectformat";
+        let rule = if exists { Rule::Guarded } else { rule(name) };
         let passes = |value: &Option<Vec<u8>>| {
             was.contains(value) || accepts(rule, name, value.as_deref(), remotes, context)
         };
@@ -359,6 +360,8 @@ fn plain_rule(section: &str, key: &str) -> Rule {
         ("core", key) if CORE_BOOLS.contains(&key) => Rule::Bool,
         ("core", key) if CORE_FREE.contains(&key) => Rule::Free,
         ("extensions", "worktreeconfig" | "relativeworktrees" | "preciousobjects") => Rule::Bool,
+        // Written once, when a repository is made; where one is there already it is guarded below.
+        ("extensions", "objectformat") => Rule::OneOf(&["sha1", "sha256"]),
         ("extensions", "partialclone") => Rule::Remote,
         ("extensions", "refstorage") => Rule::Storage,
         ("remote", "pushdefault") | ("checkout", "defaultremote") => Rule::Remote,

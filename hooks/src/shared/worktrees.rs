@@ -151,6 +151,8 @@ fn one<'a>(
     match item.kind {
         Kind::Directory => {}
         Kind::File => return Ok(None),
+        // What was there before the turn is its owner's, however odd.
+        _ if worktrees.lstat(&item.name)?.is_some_and(|stamp| settled(&stamp, case.taken())) => return Ok(None),
         kind => {
             let detail = format!("this entry was {kind}");
             faults.push(Fault::removed("entry-replaced", path(), detail).entry(Some(id)).drop(path()));
@@ -164,10 +166,37 @@ fn one<'a>(
         return Ok(None);
     }
     let Some(dir) = worktrees.child(&item.name)? else { return Ok(None) };
+    if is_in_progress(case, &dir)? {
+        return Ok(None);
+    }
     let id = id.to_owned();
     let mut seen = Seen { id, record, target: None, changed: !untouched };
     inside(case, area, git_dir, &dir, &mut seen, faults)?;
     Ok(Some(seen))
+}
+
+/// Whether somebody's `git worktree add` or `remove` is at this entry right now: git writes and removes its
+/// files one by one, and marks an entry that it makes as locked, "initializing" (git-worktree(1)). An entry that
+/// stays so, with no git at work on the repository, is judged.
+fn is_in_progress(case: &Case<'_>, dir: &Dir) -> Result<bool, read::Error> {
+    let incomplete = || -> Result<bool, read::Error> {
+        for name in ["gitdir", "commondir", "HEAD"] {
+            if dir.lstat(name)?.is_none() {
+                return Ok(true);
+            }
+        }
+        let locked = dir.read("locked".as_ref(), POINTER_LIMIT).ok().flatten();
+        Ok(locked.is_some_and(|content| content.bytes.trim_ascii() == b"initializing"))
+    };
+    if !incomplete()? {
+        return Ok(false);
+    }
+    if case.git_works() {
+        return Ok(true);
+    }
+    std::thread::sleep(super::case::SECOND_LOOK);
+    // Complete by now, or gone: then it was in progress.
+    Ok(!incomplete()? || dir.stamp().is_ok_and(|stamp| stamp.nlink == 0) || case.git_works())
 }
 
 /// Judges one entry whole.

@@ -77,10 +77,16 @@ fn guard(policy: &Policy, host: &Host, workspace: &Path) -> Result<Option<Guard>
             .worktree_roots
             .iter()
             .map(|root| {
-                roots::validate(&root.value, context).map_err(|error| {
-                    Failure::from_error(format!("worktree root ({})", root.origin), &error)
-                        .hint("name another directory, or leave the root out")
-                })
+                let what = || format!("worktree root ({})", root.origin);
+                let hint = "name another directory, or leave the root out";
+                let real = roots::validate(&root.value, context)
+                    .map_err(|error| Failure::from_error(what(), &error).hint(hint))?;
+                match plan::never_writable(&real, host) {
+                    Some(why) => {
+                        Err(Failure::new(what(), format!("{}: {why}", real.display())).hint(hint))
+                    }
+                    None => Ok(real),
+                }
             })
             .collect::<Result<Vec<_>, _>>()
     };
