@@ -1,2 +1,39 @@
-//! shim
-fn main() {}
+//! `codeoid-shim`: runs one turn of a coding agent inside a sandbox that an OCI bundle describes.
+
+mod audit;
+mod cgroup;
+mod cli;
+mod diagnostic;
+mod executor;
+mod hidden;
+mod layers;
+mod probe;
+mod remask;
+mod report;
+mod seccomp;
+mod session;
+mod supervise;
+mod sys;
+mod terminal;
+mod turn;
+mod watch;
+mod widening;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    if args.nth(1).is_some_and(|word| word == executor::init::REEXEC) {
+        let fd = args.next().and_then(|fd| fd.to_str()?.parse().ok());
+        let init = fd.and_then(executor::init::Init::from_descriptor);
+        match init {
+            Some(init) => init.run(),
+            None => return ExitCode::from(diagnostic::REFUSED),
+        }
+    }
+    // libcontainer would hand on descriptors that a service manager meant for its own child (sd_listen_fds(3)).
+    if let Err(error) = sys::process::remove_variables(&["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]) {
+        return cli::report(&diagnostic::Failure::from_error("prepare the environment", &error));
+    }
+    cli::main(std::env::args_os())
+}

@@ -1,1 +1,211 @@
-//! host
+//! What this host offers, as data: read once by the shim, so that a plan is a function of its inputs and can
+//! be tested without the host.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::state::StateDir;
+
+/// What a path is, without following it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// A directory, with its permission bits.
+    Directory {
+        /// Permission bits (07777).
+        mode: u32,
+    },
+    /// A regular file.
+    File,
+    /// A symbolic link and what it holds.
+    Link(PathBuf),
+    /// A socket, FIFO or device.
+    Other,
+}
+
+/// Looks at the host's directory tree.
+pub trait Tree {
+    /// What is at this path; `None` where nothing is, or where we may not look.
+    fn node(&self, path: &Path) -> Option<Node>;
+
+    /// The path with all symbolic links resolved; `None` where it does not exist.
+    fn real(&self, path: &Path) -> Option<PathBuf>;
+}
+
+/// The host's own tree.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostTree;
+
+impl Tree for HostTree {
+    fn node(&self, path: &Path) -> Option<Node> {
+        use std::os::unix::fs::MetadataExt;
+        let meta = std::fs::symlink_metadata(path).ok()?;
+        let kind = meta.file_type();
+        Some(if kind.is_dir() {
+            Node::Directory { mode: meta.mode() & 0o7777 }
+        } else if kind.is_file() {
+            Node::File
+        } else if kind.is_symlink() {
+            Node::Link(std::fs::read_link(path).ok()?)
+        } else {
+            Node::Other
+        })
+    }
+
+    fn real(&self, path: &Path) -> Option<PathBuf> {
+        std::fs::canonicalize(path).ok()
+    }
+}
+
+/// Remembers what another tree said: a plan asks for the same directories many times over.
+#[derive(Debug, Default)]
+pub struct Cached<T> {
+    tree: T,
+    /// By the path's bytes: hashing a path component by component costs more than asking the kernel.
+    nodes: std::cell::RefCell<std::collections::HashMap<std::ffi::OsString, Option<Node>>>,
+}
+
+impl<T: Tree> Cached<T> {
+    /// A memory of what this tree says from now on.
+    pub fn new(tree: T) -> Self {
+        Self { tree, nodes: std::cell::RefCell::default() }
+    }
+}
+
+impl<T: Tree> Tree for Cached<T> {
+    fn node(&self, path: &Path) -> Option<Node> {
+        if let Some(node) = self.nodes.borrow().get(path.as_os_str()) {
+            return node.clone();
+        }
+        // Below what is missing, everything is.
+        let parent_missing = path.parent().is_some_and(|at| self.nodes.borrow().get(at.as_os_str()) == Some(&None));
+        let node = if parent_missing { None } else { self.tree.node(path) };
+        self.nodes.borrow_mut().insert(path.as_os_str().to_owned(), node.clone());
+        node
+    }
+
+    fn real(&self, path: &Path) -> Option<PathBuf> {
+        self.tree.real(path)
+    }
+}
+
+/// This host and this caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// The caller's user id.
+    pub uid: u32,
+    /// The caller's group id.
+    pub gid: u32,
+    /// The caller's umask.
+    pub umask: u32,
+    /// The caller's home directory (real path), if it has one.
+    pub home: Option<PathBuf>,
+    /// A further home: what the password database says, where `$HOME` says something else.
+    pub other_home: Option<PathBuf>,
+    /// The state directory.
+    pub state: StateDir,
+    /// The runtime directory (`--root`).
+    pub runtime: PathBuf,
+    /// The names in `/`, with what they are.
+    pub top: BTreeMap<String, Node>,
+    /// All mounts, as /proc/self/mountinfo lists them: later ones lie over earlier ones.
+    pub mounts: Vec<Mounted>,
+    /// The directory below `/run` that `/etc/resolv.conf` leads into, if any.
+    pub resolver: Option<PathBuf>,
+    /// The caller's environment, as far as it is UTF-8.
+    pub env: Vec<(String, String)>,
+    /// Names (made printable) of variables that are not UTF-8: an OCI bundle cannot carry them.
+    pub env_refused: Vec<String>,
+    /// Which of the standard streams are terminals.
+    pub terminal: [bool; 3],
+    /// The terminal's size (rows, columns).
+    pub window: Option<(u16, u16)>,
+}
+
+/// One mount of this host (proc_pid_mountinfo(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Which file system: its device number, as text.
+    pub device: String,
+    /// Which directory of that file system.
+    pub root: PathBuf,
+    /// Where.
+    pub at: PathBuf,
+}
+
+impl Host {
+    /// The mount points strictly below a directory.
+    pub fn mounts_below<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a Path> {
+        self.mounts.iter().map(|mount| mount.at.as_path()).filter(move |at| *at != dir && at.starts_with(dir))
+    }
+
+    /// The other names of a path: where the same directory of the same file system is mounted once more
+    /// (`mount --bind /home /mnt/home`). What is hidden under one name is hidden under all.
+    #[must_use]
+    pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
+        let own = self.mounts.iter().rev().filter(|mount| path.starts_with(&mount.at));
+        let Some(own) = own.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
+        let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
+        let inside = own.root.join(below);
+        self.mounts
+            .iter()
+            .filter(|other| other.device == own.device && other.at != own.at)
+            .filter_map(|other| inside.strip_prefix(&other.root).ok().map(|rest| other.at.join(rest)))
+            .filter(|alias| alias != path)
+            .collect()
+    }
+
+    /// Whether the caller is root: no user namespace then, and `/proc` needs protection.
+    #[must_use]
+    pub const fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// A variable of the caller's environment.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(mounts: &[(&str, &str, &str)]) -> Host {
+        let mounts = mounts.iter().map(|(device, root, at)| Mounted {
+            device: (*device).to_owned(),
+            root: PathBuf::from(root),
+            at: PathBuf::from(at),
+        });
+        Host {
+            uid: 1000,
+            gid: 1000,
+            umask: 0o022,
+            home: None,
+            other_home: None,
+            state: StateDir::new(PathBuf::from("/state")),
+            runtime: PathBuf::from("/run/x"),
+            top: BTreeMap::new(),
+            mounts: mounts.collect(),
+            resolver: None,
+            env: Vec::new(),
+            env_refused: Vec::new(),
+            terminal: [false; 3],
+            window: None,
+        }
+    }
+
+    #[test]
+    fn a_second_mount_of_a_directory_gives_a_path_a_second_name() {
+        let host = host(&[
+            ("8:1", "/", "/"),
+            ("8:2", "/", "/home"),
+            ("8:2", "/u", "/mnt/u"),
+            ("8:2", "/other", "/mnt/other"),
+            ("8:3", "/", "/data"),
+        ]);
+        assert_eq!(host.aliases(Path::new("/home/u/.ssh")), [PathBuf::from("/mnt/u/.ssh")]);
+        assert_eq!(host.aliases(Path::new("/mnt/u/.ssh")), [PathBuf::from("/home/u/.ssh")]);
+        assert!(host.aliases(Path::new("/etc/shadow")).is_empty());
+    }
+}

@@ -119,17 +119,29 @@ impl fmt::Display for TurnId {
     }
 }
 
-/// Letters, digits, `.`, `_` and `-` of a name; all else becomes `-`. Never empty, never starts with a dot.
+/// Letters, digits, `.`, `_` and `-` of a name; all else becomes `-`. Never empty, never starts with a dot or a
+/// dash, and is a valid component of a ref.
 #[must_use]
 pub fn slug(name: &str) -> String {
-    let text: String = name
+    let mut text: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' })
         .take(MAX_SLUG)
         .collect();
-    let text = text.trim_matches(['.', '-']);
-    // git refuses a ref component that ends in ".lock", and the folder's name is what people name branches by.
-    let text = text.strip_suffix(".lock").unwrap_or(text);
+    // The folder's name is what people name branches by, and git refuses a ref with ".." in it or a component
+    // that ends in ".lock" (git-check-ref-format(1)).
+    while text.contains("..") {
+        text = text.replace("..", ".");
+    }
+    let mut text = text.as_str();
+    loop {
+        let trimmed = text.trim_matches(['.', '-']);
+        let trimmed = trimmed.strip_suffix(".lock").unwrap_or(trimmed);
+        if trimmed == text {
+            break;
+        }
+        text = trimmed;
+    }
     if text.is_empty() { "session".to_owned() } else { text.to_owned() }
 }
 
@@ -180,5 +192,7 @@ mod tests {
         assert_eq!(slug(".."), "session");
         assert_eq!(slug("a.lock"), "a");
         assert_eq!(slug("-x-"), "x");
+        assert_eq!(slug("a...b"), "a.b");
+        assert_eq!(slug("a.-.lock.lock"), "a");
     }
 }

@@ -53,12 +53,6 @@ impl StateDir {
         self.turns().join(id.to_string())
     }
 
-    /// Whiteout layers by content hash; shared by all turns, never changed once made.
-    #[must_use]
-    pub fn masks(&self) -> PathBuf {
-        self.0.join("masks")
-    }
-
     /// One lock file per repository, named by a hash of its common dir.
     #[must_use]
     pub fn repository_lock(&self, common_dir: &Path) -> PathBuf {

@@ -1,0 +1,273 @@
+//! Reading git's index (gitformat-index(5)) as far as it matters whether a checkout from it is harmless: the
+//! paths and the modes of its entries.
+//!
+//! Entries are taken exactly as git takes them from the file, checksum or not: git verifies that only in
+//! `fsck`, so a crafted index need not have a right one. A full decoder would refuse what git follows.
+
+use gix::bstr::{BStr, BString, ByteSlice as _};
+use gix::validate::path::component;
+
+/// The most that is read of an index, in bytes; some hundred bytes per file of a checkout.
+pub const LIMIT: u64 = 512 * 1024 * 1024;
+/// The mode of a submodule, or of any nested repository that was added (S_IFGITLINK).
+const GITLINK: u32 = 0o160_000;
+const SYMLINK: u32 = 0o120_000;
+
+/// Why an index could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It does not start as one.
+    #[error("not an index file")]
+    Signature,
+    /// A version that git does not write either.
+    #[error("index version {0} is not known")]
+    Version(u32),
+    /// It ends in the middle of an entry, or an entry is not one.
+    #[error("the index is damaged at byte {0}")]
+    Damaged(usize),
+}
+
+/// What an index would put into a checkout.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Index {
+    /// Paths that must never be checked out, with the reason, at most [`Index::MOST`] of them.
+    pub hostile: Vec<(BString, String)>,
+    /// Paths of nested repositories, sorted.
+    pub gitlinks: Vec<BString>,
+    /// The name of the shared index that it builds upon (`core.splitIndex`), where it does.
+    pub shared: Option<String>,
+    /// The number of entries.
+    pub entries: usize,
+}
+
+impl Index {
+    /// How many hostile paths are named.
+    pub const MOST: usize = 8;
+}
+
+/// Reads an index. `hash` is the length of the repository's object ids in bytes: 20 or 32.
+///
+/// # Errors
+/// What git would refuse as well.
+pub fn parse(bytes: &[u8], hash: usize) -> Result<Index, Error> {
+    if bytes.get(..4) != Some(b"DIRC") {
+        return Err(Error::Signature);
+    }
+    let version = be32(bytes, 4)?;
+    if !(2..=4).contains(&version) {
+        return Err(Error::Version(version));
+    }
+    let count = be32(bytes, 8)?;
+    let mut index = Index::default();
+    let mut at = 12;
+    let mut previous = BString::default();
+    for _ in 0..count {
+        let (mode, path, next) = entry(bytes, at, hash, version, previous.as_bstr())?;
+        if mode & 0o170_000 == GITLINK {
+            index.gitlinks.push(path.clone());
+        }
+        if index.hostile.len() < Index::MOST
+            && let Some(why) = hostile(path.as_bstr(), mode)
+        {
+            index.hostile.push((path.clone(), why));
+        }
+        index.entries += 1;
+        previous = path;
+        at = next;
+    }
+    index.shared = shared(bytes, at, hash)?;
+    index.gitlinks.sort();
+    Ok(index)
+}
+
+fn be32(bytes: &[u8], at: usize) -> Result<u32, Error> {
+    let slice = bytes.get(at..at + 4).and_then(|s| s.try_into().ok());
+    slice.map(u32::from_be_bytes).ok_or(Error::Damaged(at))
+}
+
+/// One entry: its mode, its path, and where the next one starts.
+fn entry(
+    bytes: &[u8],
+    start: usize,
+    hash: usize,
+    version: u32,
+    previous: &BStr,
+) -> Result<(u32, BString, usize), Error> {
+    let damaged = || Error::Damaged(start);
+    let mode = be32(bytes, start + 24)?;
+    let flags_at = start + 40 + hash;
+    let flags = bytes.get(flags_at..flags_at + 2).ok_or_else(damaged)?;
+    let flags = u16::from_be_bytes([flags[0], flags[1]]);
+    let extended = version >= 3 && flags & 0x4000 != 0;
+    let mut name_at = flags_at + if extended { 4 } else { 2 };
+    let mut prefix = &[][..];
+    if version == 4 {
+        let (strip, after) = varint(bytes, name_at).ok_or_else(damaged)?;
+        let kept = previous.len().checked_sub(strip).ok_or_else(damaged)?;
+        prefix = &previous[..kept];
+        name_at = after;
+    }
+    // The flags hold the length of the whole name, or say that it is longer than they can.
+    let stated = usize::from(flags & 0x0fff);
+    let rest = bytes.get(name_at..).ok_or_else(damaged)?;
+    let length = if stated == 0x0fff {
+        rest.find_byte(0).ok_or_else(damaged)?
+    } else {
+        stated.checked_sub(prefix.len()).ok_or_else(damaged)?
+    };
+    let name = rest.get(..length).ok_or_else(damaged)?;
+    if rest.get(length) != Some(&0) || name.contains(&0) {
+        return Err(damaged());
+    }
+    let mut path = BString::from(prefix);
+    path.extend_from_slice(name);
+    let end = name_at + length + 1;
+    // Up to version 3, entries are padded with 1 to 8 NUL bytes to a multiple of eight.
+    let next = if version == 4 { end } else { start + ((end - start + 7) & !7) };
+    Ok((mode, path, next))
+}
+
+/// The variable-width number of gitformat-pack(5), "offset encoding".
+fn varint(bytes: &[u8], mut at: usize) -> Option<(usize, usize)> {
+    let mut byte = *bytes.get(at)?;
+    let mut value = usize::from(byte & 0x7f);
+    while byte & 0x80 != 0 {
+        at += 1;
+        byte = *bytes.get(at)?;
+        value = value.checked_add(1)?.checked_mul(128)?.checked_add(usize::from(byte & 0x7f))?;
+    }
+    Some((value, at + 1))
+}
+
+fn shared(bytes: &[u8], mut at: usize, hash: usize) -> Result<Option<String>, Error> {
+    while at + 8 + hash <= bytes.len() {
+        let size = be32(bytes, at + 4)? as usize;
+        let content = bytes.get(at + 8..at + 8 + size).ok_or(Error::Damaged(at))?;
+        if bytes.get(at..at + 4) == Some(b"link") {
+            let id = content.get(..hash).ok_or(Error::Damaged(at))?;
+            // All zero: split, but nothing is shared.
+            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+            return Ok(id.bytes().any(|b| b != b'0').then(|| format!("sharedindex.{id}")));
+        }
+        at += 8 + size;
+    }
+    Ok(None)
+}
+
+/// Why a checkout must not write this path. git has the same rules (verify_path() in its read-cache.c), but
+/// some of its commands do not apply them to what is in the index already.
+fn hostile(path: &BStr, mode: u32) -> Option<String> {
+    // A sparse index has directories as entries, which end in a slash.
+    let path = path.strip_suffix(b"/").map_or(path, |rest| rest.as_bstr());
+    let options = component::Options { protect_windows: false, protect_hfs: true, protect_ntfs: true };
+    let mut parts = path.split_str("/").peekable();
+    while let Some(part) = parts.next() {
+        let leaf_link = parts.peek().is_none() && mode & 0o170_000 == SYMLINK;
+        let kind = leaf_link.then_some(component::Mode::Symlink);
+        if let Err(error) = gix::validate::path::component(part.as_bstr(), kind, options) {
+            return Some(error.to_string());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Scratch;
+
+    /// An index of version 2 with these paths, and no checksum worth the name.
+    pub(crate) fn crafted(paths: &[(&str, u32)]) -> Vec<u8> {
+        let mut bytes = b"DIRC\0\0\0\x02".to_vec();
+        bytes.extend_from_slice(&u32::try_from(paths.len()).unwrap().to_be_bytes());
+        for (path, mode) in paths {
+            let start = bytes.len();
+            bytes.extend_from_slice(&[0; 24]);
+            bytes.extend_from_slice(&mode.to_be_bytes());
+            bytes.extend_from_slice(&[0; 32]);
+            bytes.extend_from_slice(&u16::try_from(path.len()).unwrap().to_be_bytes());
+            bytes.extend_from_slice(path.as_bytes());
+            let size = (bytes.len() - start + 8) & !7;
+            bytes.resize(start + size, 0);
+        }
+        bytes.extend_from_slice(&[0; 20]);
+        bytes
+    }
+
+    #[test]
+    fn it_reads_what_git_writes() {
+        let s = Scratch::new();
+        for (hash, length) in [("sha1", 20), ("sha256", 32)] {
+            let name = format!("repo-{hash}");
+            s.repository_with(&name, &[&format!("--object-format={hash}")]);
+            s.write(format!("{name}/dir/{}", "long".repeat(60)), "x");
+            s.write(format!("{name}/dir/later"), "x");
+            s.git(&name, ["add", "."]);
+            // Intent to add needs the extended flags of version 3.
+            s.write(format!("{name}/planned"), "x");
+            s.git(&name, ["add", "-N", "planned"]);
+            let commit = s.git(&name, ["rev-parse", "HEAD"]);
+            s.git(&name, ["update-index", "--add", "--cacheinfo", &format!("160000,{commit},sub")]);
+            for version in ["2", "3", "4"] {
+                s.git(&name, ["update-index", "--index-version", version]);
+                let bytes = std::fs::read(s.path(&name).join(".git/index")).unwrap();
+                let index = parse(&bytes, length).unwrap();
+                assert_eq!(index.entries, 5, "{hash} {version}");
+                assert_eq!(index.gitlinks, ["sub"], "{hash} {version}");
+                assert_eq!(index.hostile, [], "{hash} {version}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_split_index_names_the_shared_one() {
+        let s = Scratch::new();
+        let top = s.repository("repo");
+        s.git("repo", ["update-index", "--split-index"]);
+        let index = parse(&std::fs::read(top.join(".git/index")).unwrap(), 20).unwrap();
+        let shared = index.shared.unwrap();
+        assert!(top.join(".git").join(&shared).exists(), "{shared}");
+    }
+
+    #[test]
+    fn hostile_paths_are_named() {
+        let paths = [
+            "../x", "a/../../x", ".git/hooks/x", "a/.GIT/x", "/etc/x", "a//b", "a/./b", "git~1/x",
+            ".g\u{200c}it/x",
+        ];
+        for path in paths {
+            let index = parse(&crafted(&[("ok", 0o100_644), (path, 0o100_644)]), 20).unwrap();
+            assert_eq!(index.hostile.len(), 1, "{path}");
+            assert_eq!(index.hostile[0].0, path);
+        }
+        let index = parse(&crafted(&[(".gitmodules", SYMLINK), (".gitignore", SYMLINK)]), 20).unwrap();
+        assert_eq!(index.hostile.len(), 1);
+        let fine = ["a b", "-x", "a\\b", "con", "x.", "a:b", ".github/x", "dir/"];
+        let fine = parse(&crafted(&fine.map(|p| (p, 0o100_644))), 20).unwrap();
+        assert_eq!(fine.hostile, []);
+    }
+
+    #[test]
+    fn damaged_bytes_never_panic() {
+        let whole = crafted(&[("a/b", 0o100_644), ("sub", GITLINK), ("z", 0o100_755)]);
+        for end in 0..whole.len() {
+            let _ = parse(&whole[..end], 20);
+            let _ = parse(&whole[..end], 32);
+        }
+        let mut seed = 7u32;
+        for version in 2..=4 {
+            for _ in 0..20_000 {
+                let mut bytes = whole.clone();
+                bytes[7] = version;
+                for _ in 0..3 {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    let at = (seed >> 8) as usize % bytes.len();
+                    bytes[at] = (seed >> 24) as u8;
+                }
+                let _ = parse(&bytes, 20);
+            }
+        }
+        assert_eq!(parse(b"DIRC\0\0\0\x09\0\0\0\0", 20), Err(Error::Version(9)));
+        assert_eq!(parse(b"", 20), Err(Error::Signature));
+    }
+}

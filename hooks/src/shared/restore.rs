@@ -1,0 +1,251 @@
+//! Carrying out what a judgement asks for. Every step may be carried out twice, and a kill between any two
+//! system calls leaves something that the next check finds and finishes.
+//!
+//! A turn can fill the disk before it ends, so nothing that takes a power away from it may need space: what
+//! only has to go is removed first, a copy that cannot be kept stops nothing, and a file that cannot be written
+//! anew is overwritten in place.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+
+use super::fault::Step;
+use super::refs;
+use crate::read::{self, Dir, Kind, Stamp};
+use crate::tree::{self, Keep};
+
+/// What a file that is being written is called until it is complete. One that a killed run left behind is
+/// known by this name.
+pub(crate) const SUFFIX: &str = ".codeoid-restore";
+/// How often git's own lock on a file is asked for.
+const LOCK_TRIES: u32 = 20;
+/// How long is waited between two tries, and before a lock is taken for abandoned.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Why something could not be put right.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be read.
+    #[error(transparent)]
+    Read(#[from] read::Error),
+    /// It could not be removed.
+    #[error(transparent)]
+    Tree(#[from] tree::Error),
+    /// A system call failed.
+    #[error("{call} {path}")]
+    Os {
+        /// The system call.
+        call: &'static str,
+        /// What it was asked for.
+        path: PathBuf,
+        /// What the kernel answered.
+        #[source]
+        errno: Errno,
+    },
+    /// A file could not be written.
+    #[error("write {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Somebody else holds git's lock on the file.
+    #[error("{path} stays locked")]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// `packed-refs` is not one.
+    #[error(transparent)]
+    Refs(#[from] refs::Error),
+}
+
+/// Carries out one step. Copies that could not be kept are added to `warnings`.
+pub(super) fn apply(step: &Step, keep: &Keep, warnings: &mut Vec<String>) -> Result<(), Error> {
+    if let Some(path) = step.keeps()
+        && let Some((parent, name)) = parent(path)?
+        && let Err(error) = keep.copy(&parent, name)
+    {
+        warnings.push(format!("no copy of {} could be kept: {}", path.display(), chain(&error)));
+    }
+    match step {
+        Step::Remove { path, .. } => match parent(path)? {
+            Some((parent, name)) => Ok(tree::remove(&parent, name)?),
+            None => Ok(()),
+        },
+        Step::Write { path, bytes, mode, .. } => write(path, bytes, *mode),
+        Step::Rename { from, to } => rename(from, to),
+        Step::Link { path, target } => link(path, target),
+        Step::MakeDirectory { path } => match parent(path)? {
+            Some((parent, name)) => match mkdirat(&parent, name, Mode::from_bits_truncate(0o777)) {
+                Ok(()) | Err(Errno::EEXIST) => Ok(()),
+                Err(errno) => Err(os("mkdirat", path, errno)),
+            },
+            None => Err(os("mkdirat", path, Errno::ENOENT)),
+        },
+        Step::Unlock { path, stamp } => unlock(path, stamp),
+        Step::DropPacked { git_dir, names } => drop_packed(git_dir, names),
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn os(call: &'static str, path: &Path, errno: Errno) -> Error {
+    Error::Os { call, path: path.to_owned(), errno }
+}
+
+/// The directory of a path, opened without following anything, and the name in it. `None` where the directory
+/// is gone.
+fn parent(path: &Path) -> Result<Option<(Dir, &OsStr)>, Error> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    match Dir::open(parent) {
+        Ok(dir) => Ok(Some((dir, name))),
+        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
+    let Some((dir, name)) = parent(path)? else { return Err(os("open", path, Errno::ENOENT)) };
+    if dir.lstat(name)?.is_some_and(|stamp| stamp.kind() == Kind::Directory) {
+        tree::remove(&dir, name)?;
+    }
+    // git takes `config.lock` before it writes `config`; so does this, or one of the two writes is lost.
+    let locked = ["config", "config.worktree"].iter().any(|config| name == *config);
+    let mut temporary = name.to_owned();
+    temporary.push(if locked { ".lock" } else { SUFFIX });
+    if !locked {
+        tree::remove(&dir, &temporary)?;
+    }
+    let result = match create(&dir, &temporary, if locked { LOCK_TRIES } else { 1 }) {
+        Ok(file) => fill(file, bytes, mode, path).and_then(|()| {
+            renameat(&dir, temporary.as_os_str(), &dir, name).map_err(|errno| os("renameat", path, errno))
+        }),
+        Err(errno) => Err(os("openat", &dir.path().join(&temporary), errno)),
+    };
+    match result {
+        Err(error) if no_space(&error) => {
+            let _ = unlinkat(&dir, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
+            overwrite(&dir, name, bytes, mode)
+        }
+        Err(Error::Os { errno: Errno::EEXIST, path, .. }) => Err(Error::Locked { path }),
+        other => other,
+    }
+}
+
+fn create(dir: &Dir, name: &OsStr, tries: u32) -> Result<File, Errno> {
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    for rest in (0..tries).rev() {
+        match openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Err(Errno::EEXIST) if rest > 0 => std::thread::sleep(PAUSE),
+            other => return other.map(File::from),
+        }
+    }
+    Err(Errno::EEXIST)
+}
+
+fn fill(mut file: File, bytes: &[u8], mode: u32, path: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Write { path: path.to_owned(), source };
+    file.write_all(bytes).map_err(failed)?;
+    fchmod(&file, Mode::from_bits_truncate(mode as nix::libc::mode_t))
+        .map_err(|errno| os("fchmod", path, errno))?;
+    file.sync_all().map_err(failed)
+}
+
+fn no_space(error: &Error) -> bool {
+    let errno = match error {
+        Error::Os { errno, .. } => Some(*errno as i32),
+        Error::Write { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    errno.is_some_and(|errno| [Errno::ENOSPC as i32, Errno::EDQUOT as i32].contains(&errno))
+}
+
+/// Writes over a file that exists, which needs no space where it is long enough already.
+fn overwrite(dir: &Dir, name: &OsStr, bytes: &[u8], mode: u32) -> Result<(), Error> {
+    let path = dir.path().join(name);
+    let failed = |source| Error::Write { path: path.clone(), source };
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    match dir.lstat(name)? {
+        Some(stamp) if stamp.kind() == Kind::File && stamp.nlink == 1 => {}
+        _ => return Err(os("openat", &path, Errno::ENOSPC)),
+    }
+    let mut file =
+        openat(dir, name, flags, Mode::empty()).map(File::from).map_err(|e| os("openat", &path, e))?;
+    file.rewind().map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    file.set_len(bytes.len() as u64).map_err(failed)?;
+    fchmod(&file, Mode::from_bits_truncate(mode as nix::libc::mode_t))
+        .map_err(|errno| os("fchmod", &path, errno))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    let (Some((from_dir, from_name)), Some((to_dir, to_name))) = (parent(from)?, parent(to)?) else {
+        return Ok(());
+    };
+    match renameat(&from_dir, from_name, &to_dir, to_name) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(os("renameat", from, errno)),
+    }
+}
+
+fn link(path: &Path, target: &Path) -> Result<(), Error> {
+    let Some((dir, name)) = parent(path)? else { return Err(os("open", path, Errno::ENOENT)) };
+    tree::remove(&dir, name)?;
+    match symlinkat(target, &dir, name) {
+        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(os("symlinkat", path, errno)),
+    }
+}
+
+fn unlock(path: &Path, stamp: &Stamp) -> Result<(), Error> {
+    let Some((dir, name)) = parent(path)? else { return Ok(()) };
+    // Whoever has just closed it is about to rename it.
+    std::thread::sleep(PAUSE);
+    if dir.lstat(name)?.as_ref() != Some(stamp) {
+        return Ok(());
+    }
+    match unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(os("unlinkat", path, errno)),
+    }
+}
+
+fn drop_packed(git_dir: &Path, names: &[Vec<u8>]) -> Result<(), Error> {
+    let dir = Dir::open(git_dir)?;
+    let (name, lock) = (OsStr::new("packed-refs"), OsStr::new("packed-refs.lock"));
+    let path = git_dir.join(name);
+    let file = match create(&dir, lock, LOCK_TRIES) {
+        Err(Errno::EEXIST) => return Err(Error::Locked { path: git_dir.join(lock) }),
+        other => other.map_err(|errno| os("openat", &git_dir.join(lock), errno))?,
+    };
+    let result = refs::without(&dir, names).map_err(Error::from).and_then(|rest| match rest {
+        Some((bytes, mode)) => fill(file, &bytes, mode, &path).and_then(|()| {
+            renameat(&dir, lock, &dir, name).map_err(|errno| os("renameat", &path, errno))
+        }),
+        None => Ok(()),
+    });
+    match unlinkat(&dir, lock, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => result,
+        Err(errno) => result.and(Err(os("unlinkat", &git_dir.join(lock), errno))),
+    }
+}

@@ -1,0 +1,468 @@
+//! Judging `worktrees/` and the entries in it. See [`super::entries`] for what is judged and what never is.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::baseline::{Area, saved, settled};
+use super::case::{Case, Depth};
+use super::entries::{EntryRecord, digest};
+use super::fault::{Fault, Step};
+use super::survey::{Survey, survey};
+use super::{check, keys, todo};
+use crate::entry::{self, BackPointer};
+use crate::read::{self, Dir, Item, Kind, POINTER_LIMIT, Stamp};
+
+/// An entry as it is now.
+struct Seen<'a> {
+    id: String,
+    record: Option<&'a EntryRecord>,
+    /// Where its `gitdir` leads, resolved; `None` where it leads nowhere.
+    target: Option<PathBuf>,
+    /// Whether anything in it changed.
+    changed: bool,
+}
+
+/// Judges the entries of a git dir. Returns the entries that may have submodules.
+pub(super) fn judge(
+    case: &Case<'_>,
+    area: &Area,
+    git_dir: &Dir,
+    top: &Survey,
+    faults: &mut Vec<Fault>,
+) -> Result<Vec<PathBuf>, read::Error> {
+    let (worktrees, items) = match git_dir.child("worktrees".as_ref()) {
+        Ok(Some(worktrees)) => {
+            let items = worktrees.list()?;
+            (Some(worktrees), items)
+        }
+        Ok(None) => (None, Vec::new()),
+        // Found as what it is; judged when it is a directory again.
+        Err(read::Error::NotDirectory { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let base = git_dir.path().join("worktrees");
+    let Joined { present, missing } = join(&items, &area.entries);
+    let moved = moved(&base, &present, &missing, top, faults);
+    // Those that had to be looked into; the others are as their records say.
+    let mut seen = Vec::new();
+    if let Some(worktrees) = &worktrees {
+        for (item, record) in present {
+            if moved.is_empty() || !moved.contains(&base.join(&item.name)) {
+                seen.extend(one(case, area, git_dir, worktrees, item, record, faults)?);
+            }
+        }
+    }
+    duplicates(case, git_dir, &area.entries, &seen, faults)?;
+    for record in missing.into_iter().filter(|record| !record.own) {
+        if !moved.contains(&base.join(&record.id)) {
+            faults.extend(deleted(&base, record)?);
+        }
+    }
+    Ok(seen.iter().map(|entry| base.join(&entry.id)).collect())
+}
+
+/// What is there, each with its record, and records of what is not there.
+struct Joined<'a> {
+    present: Vec<(&'a Item, Option<&'a EntryRecord>)>,
+    missing: Vec<&'a EntryRecord>,
+}
+
+/// Both are sorted by name.
+fn join<'a>(items: &'a [Item], records: &'a [EntryRecord]) -> Joined<'a> {
+    let mut joined = Joined { present: Vec::with_capacity(items.len()), missing: Vec::new() };
+    let mut records = records.iter().peekable();
+    for item in items {
+        let name = item.name.as_bytes();
+        while let Some(record) = records.next_if(|record| record.id.as_bytes() < name) {
+            joined.missing.push(record);
+        }
+        joined.present.push((item, records.next_if(|record| record.id.as_bytes() == name)));
+    }
+    joined.missing.extend(records);
+    joined
+}
+
+/// Entries that lie under another name than before: a pin on an entry does not hold when its parent is moved.
+/// Returns the paths that the faults take care of.
+fn moved(
+    base: &Path,
+    present: &[(&Item, Option<&EntryRecord>)],
+    missing: &[&EntryRecord],
+    top: &Survey,
+    faults: &mut Vec<Fault>,
+) -> Vec<PathBuf> {
+    let strange = |item: &Item, record: Option<&EntryRecord>| {
+        record.is_none_or(|record| record.inode != item.ino || item.kind != Kind::Directory)
+    };
+    // A name that was taken by something else, and names that nothing has any more.
+    let replaced = present.iter().filter_map(|(item, record)| record.filter(|_| strange(item, *record)));
+    let homeless: Vec<_> = replaced.map(|r| (r, true)).chain(missing.iter().map(|r| (*r, false))).collect();
+    if homeless.is_empty() {
+        return Vec::new();
+    }
+    let within = present.iter().filter(|(item, record)| strange(item, *record));
+    let within = within.map(|(item, _)| (*item, base.join(&item.name)));
+    let beside = top.top.iter().map(|item| (item, base.with_file_name(&item.name)));
+    let strangers: HashMap<u64, PathBuf> = within
+        .chain(beside)
+        .filter(|(item, _)| item.kind == Kind::Directory)
+        .map(|(item, path)| (item.ino, path))
+        .collect();
+    let mut handled = Vec::new();
+    for (record, taken) in homeless {
+        let Some(from) = strangers.get(&record.inode) else { continue };
+        let home = base.join(&record.id);
+        // Its owner may have renamed it, and told the worktree so.
+        let told = record.gitdir().and_then(|gitdir| entry::gitdir_target(&home, &gitdir)).is_some_and(|to| {
+            read::stat(from)
+                .is_some_and(|stamp| entry::back_pointer(&to, &stamp).is_ok_and(|b| b == BackPointer::Agrees))
+        });
+        if told {
+            continue;
+        }
+        let detail = format!("this entry had been moved to {}", from.display());
+        let mut fault = Fault::restored("entry-moved", &home, detail).entry(Some(&record.id));
+        if taken {
+            fault = fault.set_aside(&home);
+        }
+        let parent = Step::MakeDirectory { path: base.to_owned() };
+        faults.push(fault.step(parent).step(Step::Rename { from: from.clone(), to: home.clone() }));
+        handled.extend([from.clone(), home]);
+    }
+    handled
+}
+
+fn one<'a>(
+    case: &Case<'_>,
+    area: &Area,
+    git_dir: &Dir,
+    worktrees: &Dir,
+    item: &Item,
+    record: Option<&'a EntryRecord>,
+    faults: &mut Vec<Fault>,
+) -> Result<Option<Seen<'a>>, read::Error> {
+    let path = || worktrees.path().join(&item.name);
+    let Some(id) = item.name.to_str() else {
+        let detail = "an entry's name has to be UTF-8 for the next turn to start; rename or remove it";
+        faults.push(Fault::reported("entry-name", path(), detail));
+        return Ok(None);
+    };
+    match item.kind {
+        Kind::Directory => {}
+        Kind::File => return Ok(None),
+        kind => {
+            let detail = format!("this entry was {kind}");
+            faults.push(Fault::removed("entry-replaced", path(), detail).entry(Some(id)).drop(path()));
+            return Ok(None);
+        }
+    }
+    let Some(digest) = digest(worktrees, &item.name)? else { return Ok(None) };
+    let untouched = record.is_some_and(|record| record.digest == Some(digest.number));
+    let own = record.is_some_and(|record| record.own);
+    if untouched && !own && case.depth == Depth::Changed {
+        return Ok(None);
+    }
+    let Some(dir) = worktrees.child(&item.name)? else { return Ok(None) };
+    let id = id.to_owned();
+    let mut seen = Seen { id, record, target: None, changed: !untouched };
+    inside(case, area, git_dir, &dir, &mut seen, faults)?;
+    Ok(Some(seen))
+}
+
+/// Judges one entry whole.
+fn inside(
+    case: &Case<'_>,
+    area: &Area,
+    git_dir: &Dir,
+    dir: &Dir,
+    seen: &mut Seen<'_>,
+    faults: &mut Vec<Fault>,
+) -> Result<(), read::Error> {
+    let id = seen.id.clone();
+    let survey = survey(dir)?;
+    let same = seen.record.is_some_and(|record| dir.stamp().is_ok_and(|stamp| stamp.ino == record.inode));
+    case.oddities(dir, &survey, Some(&id), |path, _| same && older(case, dir, path), faults);
+    case.locks(dir, &survey, Some(&id), faults)?;
+    commondir(area, git_dir, dir, &id, faults)?;
+    let stamp = dir.stamp()?;
+    seen.target = gitdir(dir, &stamp, seen, faults)?;
+    head(dir, seen, faults)?;
+    configuration(case, git_dir, dir, seen, faults)?;
+    let worktree = seen.target.as_deref().and_then(Path::parent).map(Path::to_owned);
+    check::index(case, dir, worktree.as_deref(), Some(&id), None, faults)?;
+    let commands = seen.record.map(|record| record.commands.as_slice()).unwrap_or_default();
+    todo::judge(dir, Some(&id), worktree.as_deref(), commands, case.taken(), faults)?;
+    if let Some(target) = &seen.target {
+        own_pointer(case, dir, &stamp, target, seen, faults)?;
+    }
+    Ok(())
+}
+
+/// Whether this and every directory above it were there before the turn: renaming a directory into place
+/// changes its ctime.
+fn older(case: &Case<'_>, dir: &Dir, path: &Path) -> bool {
+    path.ancestors().filter(|part| !part.as_os_str().is_empty()).all(|part| {
+        dir.lstat(part).ok().flatten().is_some_and(|stamp| settled(&stamp, case.taken()))
+    })
+}
+
+fn commondir(
+    area: &Area,
+    git_dir: &Dir,
+    dir: &Dir,
+    id: &str,
+    faults: &mut Vec<Fault>,
+) -> Result<(), read::Error> {
+    let path = dir.path().join("commondir");
+    let what = match dir.read("commondir".as_ref(), POINTER_LIMIT) {
+        Ok(None) => {
+            if dir.lstat("HEAD")?.is_none() && dir.lstat("gitdir")?.is_none() {
+                // Somebody is about to make this entry.
+                return Ok(());
+            }
+            "was missing, so that git took the entry for a repository of its own".to_owned()
+        }
+        Ok(Some(content)) => match entry::pointed_path(&content.bytes) {
+            Some(to) => {
+                let resolved = dir.path().join(to);
+                let common = git_dir.stamp()?;
+                if read::stat(&resolved).is_some_and(|found| found.same_inode(&common)) {
+                    return Ok(());
+                }
+                format!("pointed to {}", entry::normal(&resolved).display())
+            }
+            None => "was no path".to_owned(),
+        },
+        // A symlink or a special file is taken away as such, and is missing then.
+        Err(read::Error::NotRegular { kind: Kind::Directory, .. } | read::Error::TooBig { .. }) => {
+            "was no pointer file".to_owned()
+        }
+        Err(read::Error::NotRegular { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let detail = format!("the entry's commondir {what}; it points to {} again", area.path.display());
+    let write = Step::Write { path: path.clone(), bytes: entry::COMMONDIR.to_vec(), mode: 0o644, keep: false };
+    faults.push(Fault::restored("entry-commondir-changed", path, detail).entry(Some(id)).step(write));
+    Ok(())
+}
+
+/// Judges an entry's `gitdir` as `git worktree repair` would: the worktree says whose it is. Returns where it
+/// leads.
+fn gitdir(
+    dir: &Dir,
+    stamp: &Stamp,
+    seen: &Seen<'_>,
+    faults: &mut Vec<Fault>,
+) -> Result<Option<PathBuf>, read::Error> {
+    let path = dir.path().join("gitdir");
+    let content = match dir.read("gitdir".as_ref(), POINTER_LIMIT) {
+        Ok(content) => content.map(|content| content.bytes),
+        Err(read::Error::NotRegular { .. } | read::Error::TooBig { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    let resolve = |bytes: &[u8]| entry::gitdir_target(dir.path(), bytes).map(|target| resolved(&target));
+    let now = content.as_deref().and_then(resolve);
+    let Some(old_content) = seen.record.and_then(EntryRecord::gitdir) else { return Ok(now) };
+    let old = resolve(&old_content);
+    if now == old && now.is_some() {
+        return Ok(now);
+    }
+    let agrees = |target: &Option<PathBuf>| match target {
+        Some(target) => entry::back_pointer(target, stamp).map(|back| back == BackPointer::Agrees),
+        None => Ok(false),
+    };
+    // A worktree that was moved leaves no `.git` behind; a copy of one does not take the entry over.
+    let back = match &now {
+        None => old.is_some(),
+        Some(_) => agrees(&old)?,
+    };
+    if !back {
+        return Ok(now);
+    }
+    let was = match &now {
+        Some(now) => format!("pointed to {}", now.display()),
+        None => "was no pointer any more".to_owned(),
+    };
+    let owner = old.as_deref().unwrap_or(Path::new("")).display();
+    let detail = format!("the entry's gitdir {was}; it points to {owner} again");
+    let write = Step::Write { path: path.clone(), bytes: old_content, mode: 0o644, keep: false };
+    faults.push(Fault::restored("entry-gitdir-changed", path, detail).entry(Some(&seen.id)).step(write));
+    Ok(old)
+}
+
+/// A `.git` path with its directory resolved.
+fn resolved(target: &Path) -> PathBuf {
+    match (target.parent(), target.file_name()) {
+        (Some(parent), Some(name)) => entry::real(parent).join(name),
+        _ => target.to_owned(),
+    }
+}
+
+fn head(dir: &Dir, seen: &Seen<'_>, faults: &mut Vec<Fault>) -> Result<(), read::Error> {
+    let Some(head) = seen.record.and_then(|record| record.head.as_ref()) else { return Ok(()) };
+    let what = match dir.lstat("HEAD")?.map(|stamp| stamp.kind()) {
+        None => "was missing",
+        Some(Kind::Directory) => "was a directory",
+        Some(_) => return Ok(()),
+    };
+    let path = dir.path().join("HEAD");
+    let detail = format!("the entry's HEAD {what}; it is what it was before the turn");
+    let fault = Fault::restored("entry-head-missing", &path, detail).entry(Some(&seen.id));
+    faults.push(fault.write(path, head.0.clone(), 0o644));
+    Ok(())
+}
+
+fn configuration(
+    case: &Case<'_>,
+    git_dir: &Dir,
+    dir: &Dir,
+    seen: &Seen<'_>,
+    faults: &mut Vec<Fault>,
+) -> Result<(), read::Error> {
+    let name = Path::new("config.worktree");
+    let before = seen.record.and_then(|record| record.config.as_ref()).map(|saved| saved.content.0.as_slice());
+    let now = saved(dir, name)?.map(|saved| saved.content.0);
+    if before == now.as_deref() {
+        return Ok(());
+    }
+    let shared = saved(git_dir, Path::new("config"))?.map(|saved| saved.content.0).unwrap_or_default();
+    let context = keys::Context { writable: &case.writable, git_dir: dir.path(), tops: &[], reftable: false };
+    let verdict = keys::judge_one(before, now.as_deref(), &shared, &context);
+    faults.extend(check::verdict(&dir.path().join(name), before.is_some(), 0o644, verdict, Some(&seen.id)));
+    Ok(())
+}
+
+/// The `.git` file of a worktree that the session can write: git in there follows it.
+fn own_pointer(
+    case: &Case<'_>,
+    dir: &Dir,
+    stamp: &Stamp,
+    target: &Path,
+    seen: &Seen<'_>,
+    faults: &mut Vec<Fault>,
+) -> Result<(), read::Error> {
+    let in_folder = case.baseline.repository.session_folders.iter().any(|f| target.starts_with(f));
+    if !in_folder && !seen.record.is_some_and(|record| record.own) {
+        return Ok(());
+    }
+    let what = match entry::back_pointer(target, stamp)? {
+        BackPointer::Agrees | BackPointer::Missing => return Ok(()),
+        BackPointer::Elsewhere(to) => {
+            // Another entry may be the one that is right; then this one is its duplicate.
+            if resolved_gitdir(&to).as_deref() == Some(target) {
+                return Ok(());
+            }
+            format!("pointed to {}", to.display())
+        }
+        BackPointer::Other(kind) => format!("was {kind} that is no pointer"),
+    };
+    let detail = format!("the worktree's .git {what}; it points to its entry again");
+    let fault = Fault::restored("pointer-changed", target, detail).entry(Some(&seen.id));
+    faults.push(fault.write(target, entry::gitfile(dir.path()), 0o644));
+    Ok(())
+}
+
+fn resolved_gitdir(entry_path: &Path) -> Option<PathBuf> {
+    let content = read::file(&entry_path.join("gitdir"), POINTER_LIMIT).ok()??;
+    entry::gitdir_target(entry_path, &content.bytes).map(|target| resolved(&target))
+}
+
+/// Entries that claim one worktree. `git gc` would remove all but one of them, and not the right one.
+fn duplicates(
+    case: &Case<'_>,
+    git_dir: &Dir,
+    records: &[EntryRecord],
+    seen: &[Seen<'_>],
+    faults: &mut Vec<Fault>,
+) -> Result<(), read::Error> {
+    if seen.iter().all(|entry| !entry.changed) {
+        return Ok(());
+    }
+    let looked_into: HashSet<&str> = seen.iter().map(|entry| entry.id.as_str()).collect();
+    let base = git_dir.path().join("worktrees");
+    let mut others = Vec::new();
+    for record in records.iter().filter(|record| !looked_into.contains(record.id.as_str())) {
+        if let Some(worktree) = &record.worktree
+            && read::lstat(&base.join(&record.id))?.is_some()
+        {
+            let target = Some(worktree.join(".git"));
+            others.push(Seen { id: record.id.clone(), record: Some(record), target, changed: false });
+        }
+    }
+    let mut claims: BTreeMap<&Path, Vec<&Seen<'_>>> = BTreeMap::new();
+    for entry in seen.iter().chain(&others) {
+        if let Some(target) = &entry.target {
+            claims.entry(target).or_default().push(entry);
+        }
+    }
+    let main = case.baseline.repository.main_checkout.as_ref().map(|top| top.join(".git"));
+    for (target, claimants) in claims {
+        let is_main = main.as_deref() == Some(target);
+        if claimants.len() < 2 && !is_main {
+            continue;
+        }
+        let mut rightful = Vec::new();
+        for entry in &claimants {
+            let stamp = read::lstat(&base.join(&entry.id))?;
+            let agrees = match stamp {
+                Some(stamp) => entry::back_pointer(target, &stamp)? == BackPointer::Agrees,
+                None => false,
+            };
+            if agrees {
+                rightful.push(entry.id.as_str());
+            }
+        }
+        // Without a worktree that could say so, the one that was there first is right.
+        let known = claimants.iter().any(|entry| entry.record.is_some());
+        for entry in claimants.iter().filter(|entry| !rightful.contains(&entry.id.as_str())) {
+            let path = base.join(&entry.id);
+            let claim = format!("this entry claims {}", target.display());
+            let fault = if entry.record.is_none() && (is_main || known || !rightful.is_empty()) {
+                let detail = format!("{claim}, which belongs to another one");
+                Fault::removed("entry-duplicate", &path, detail).set_aside(&path)
+            } else if entry.changed {
+                Fault::reported("entry-duplicate", &path, format!("{claim}, and so does another one"))
+            } else {
+                continue;
+            };
+            faults.push(fault.entry(Some(&entry.id)));
+        }
+    }
+    Ok(())
+}
+
+/// An entry of somebody else that is gone while its worktree still exists and points at it. git removes the
+/// worktree first and the entry then, so this is not git's doing; what can be derived is made again.
+fn deleted(base: &Path, record: &EntryRecord) -> Result<Option<Fault>, read::Error> {
+    let path = base.join(&record.id);
+    let Some(gitdir) = record.gitdir() else { return Ok(None) };
+    let Some(target) = entry::gitdir_target(&path, &gitdir) else { return Ok(None) };
+    let names = match read::file(&target, POINTER_LIMIT) {
+        Ok(Some(content)) => entry::gitfile_path(&content.bytes)
+            .map(|named| entry::real(&target.parent().unwrap_or(base).join(named))),
+        _ => None,
+    };
+    if names.as_deref() != Some(&path) {
+        return Ok(None);
+    }
+    let worktree = target.parent().unwrap_or(base).display();
+    let detail = format!(
+        "the entry of {worktree} was deleted while the worktree was still there; its pointers and HEAD are back, `git -C {worktree} reset` rebuilds its index"
+    );
+    let write = |name: &str, bytes: Vec<u8>| Step::Write {
+        path: path.join(name),
+        bytes,
+        mode: 0o644,
+        keep: false,
+    };
+    let mut fault = Fault::restored("entry-deleted", &path, detail)
+        .entry(Some(&record.id))
+        .step(Step::MakeDirectory { path: base.to_owned() })
+        .step(Step::MakeDirectory { path: path.clone() })
+        .step(write("commondir", entry::COMMONDIR.to_vec()));
+    if let Some(head) = &record.head {
+        fault = fault.step(write("HEAD", head.0.clone()));
+    }
+    Ok(Some(fault.step(write("gitdir", gitdir))))
+}

@@ -1,0 +1,243 @@
+//! Files that are no files, disks that are full, names that are no names.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::{capture, checked, kinds, picture, usual};
+use crate::fixture::Scratch;
+use codeoid_hooks::shared::check::{self, Depth};
+use codeoid_hooks::tree::Keep;
+
+type Make = fn(&Path);
+
+const KINDS: &[(&str, Make)] = &[
+    ("fifo", |path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
+    ("socket", |path| drop(std::os::unix::net::UnixListener::bind(path).unwrap())),
+    ("sparse", |path| std::fs::File::create(path).unwrap().set_len(1 << 30).unwrap()),
+    ("latin", |path| std::fs::write(path, b"\xff\xfe/\n").unwrap()),
+    ("link", |path| symlink("/dev/null", path).unwrap()),
+    ("loop", |path| symlink(path.file_name().unwrap(), path).unwrap()),
+    ("directory", |path| std::fs::create_dir(path).unwrap()),
+    ("empty", |path| std::fs::write(path, "").unwrap()),
+    ("device", |path| {
+        if nix::unistd::geteuid().is_root() {
+            let mode = nix::sys::stat::Mode::S_IRWXU;
+            let zero = nix::sys::stat::makedev(1, 5);
+            nix::sys::stat::mknod(path, nix::sys::stat::SFlag::S_IFCHR, mode, zero).unwrap();
+        } else {
+            // Only root can make one; it is a socket to everybody else's test.
+            drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+        }
+    }),
+];
+
+#[test]
+fn files_of_the_wrong_kind_in_an_entry() {
+    for (kind, make) in KINDS {
+        for name in ["gitdir", "commondir", "HEAD", "index", "config.worktree", "locked", "logs/HEAD"] {
+            println!("{kind} {name}");
+            let s = usual();
+            let baseline = capture(&s, "repo");
+            let path = s.path("repo/.git/worktrees/feat").join(name);
+            let _ = std::fs::remove_file(&path);
+            make(&path);
+            let findings = checked(&s, &baseline);
+            // What is left is a file, or nothing, or what only its owner can judge.
+            if ["gitdir", "commondir"].contains(&name) {
+                assert!(path.symlink_metadata().unwrap().is_file(), "{kind} {name}: {findings:#?}");
+                s.git("repo", ["worktree", "list"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn files_of_the_wrong_kind_in_the_git_dir() {
+    for (kind, make) in KINDS {
+        for name in ["config", "HEAD", "index", "packed-refs", "info/attributes", "shallow", "hooks/pre-commit"] {
+            println!("{kind} {name}");
+            let s = usual();
+            let baseline = capture(&s, "repo");
+            let path = s.path("repo/.git").join(name);
+            let _ = std::fs::remove_file(&path);
+            make(&path);
+            let findings = checked(&s, &baseline);
+            if ["config", "HEAD"].contains(&name) && !(name == "HEAD" && ["sparse", "latin", "empty"].contains(kind)) {
+                s.git("repo", ["rev-parse", "--git-dir"]);
+            }
+            if ["info/attributes", "hooks/pre-commit"].contains(&name) {
+                let left = path.symlink_metadata();
+                assert!(left.is_err() || left.unwrap().is_dir(), "{kind} {name}: {findings:#?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_entry_that_is_no_directory() {
+    for (kind, make) in KINDS {
+        println!("{kind}");
+        let s = usual();
+        let baseline = capture(&s, "repo");
+        let path = s.path("repo/.git/worktrees/feat");
+        std::fs::rename(&path, s.path("repo/.git/gone")).unwrap();
+        make(&path);
+        let findings = checked(&s, &baseline);
+        if *kind != "directory" {
+            assert!(kinds(&findings).contains(&"entry-moved"), "{kind}: {findings:#?}");
+        }
+        s.git("repo", ["worktree", "list"]);
+        // A new one of that kind.
+        make(&s.path("repo/.git/worktrees/new"));
+        let _ = checked(&s, &baseline);
+        s.git("repo", ["worktree", "list"]);
+    }
+}
+
+#[test]
+fn worktrees_of_the_wrong_kind() {
+    for (kind, make) in KINDS {
+        println!("{kind}");
+        let s = usual();
+        let baseline = capture(&s, "repo");
+        std::fs::rename(s.path("repo/.git/worktrees"), s.path("repo/.git/gone")).unwrap();
+        make(&s.path("repo/.git/worktrees"));
+        let findings = checked(&s, &baseline);
+        if *kind != "directory" {
+            assert!(kinds(&findings).contains(&"directory-moved"), "{kind}: {findings:#?}");
+            s.git("feat", ["status"]);
+        }
+    }
+}
+
+#[test]
+fn names_that_are_not_utf8() {
+    let s = usual();
+    let baseline = capture(&s, "repo");
+    let latin = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    for directory in ["worktrees", "hooks", "refs/heads", "modules", "info", "branches"] {
+        let path = s.path("repo/.git").join(directory);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join(latin), "").unwrap();
+    }
+    let findings = checked(&s, &baseline);
+    assert!(kinds(&findings).contains(&"hook-added"), "{findings:#?}");
+    std::fs::create_dir(s.path("repo/.git/worktrees").join(b"\xfe".as_slice().to_os())).unwrap();
+    assert!(kinds(&checked(&s, &baseline)).contains(&"entry-name"));
+}
+
+trait ToOs {
+    fn to_os(&self) -> &std::ffi::OsStr;
+}
+
+impl ToOs for [u8] {
+    fn to_os(&self) -> &std::ffi::OsStr {
+        std::ffi::OsStr::from_bytes(self)
+    }
+}
+
+#[test]
+fn a_baseline_with_names_that_are_not_utf8() {
+    let s = usual();
+    let latin = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    std::fs::write(s.path("repo/.git/hooks").join(latin), b"\xff\xfe").unwrap();
+    symlink(latin, s.path("repo/.git").join(latin)).unwrap();
+    let baseline = capture(&s, "repo");
+    let before = picture(&s.root);
+    std::fs::remove_file(s.path("repo/.git/hooks").join(latin)).unwrap();
+    assert_eq!(kinds(&checked(&s, &baseline)), ["hook-removed"]);
+    super::same(&super::picture(&s.root), &before);
+}
+
+#[test]
+fn thousands_of_planted_entries() {
+    let s = usual();
+    let baseline = capture(&s, "repo");
+    let before = picture(&s.path("repo/.git/worktrees/feat"));
+    for number in 0..2_000 {
+        let entry = s.path("repo/.git/worktrees").join(format!("d{number}"));
+        std::fs::create_dir(&entry).unwrap();
+        for name in ["gitdir", "commondir", "HEAD"] {
+            std::fs::copy(s.path("repo/.git/worktrees/feat").join(name), entry.join(name)).unwrap();
+        }
+    }
+    let started = std::time::Instant::now();
+    let findings = checked(&s, &baseline);
+    println!("{:?} for {} findings", started.elapsed(), findings.len());
+    assert_eq!(findings.len(), 2_000);
+    super::same(&super::picture(&s.path("repo/.git/worktrees/feat")), &before);
+}
+
+#[test]
+fn a_deep_directory_in_a_git_dir() {
+    let s = usual();
+    let baseline = capture(&s, "repo");
+    let mut path = s.path("repo/.git/refs/heads");
+    for _ in 0..300 {
+        path.push("d");
+    }
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::create_dir_all(s.path("repo/.git/hooks/a/b/c/d/e/f/g/h/i/j/k")).unwrap();
+    let _ = checked(&s, &baseline);
+}
+
+/// A file system of its own that is nearly full; as root only, because nobody else can mount one here.
+fn small_disk(s: &Scratch, size: &str) -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        println!("not run: needs root to mount a small file system");
+        return false;
+    }
+    std::fs::create_dir(s.path("disk")).unwrap();
+    let status = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", &format!("size={size}"), "codeoid-test"])
+        .arg(s.path("disk"))
+        .status()
+        .unwrap();
+    assert!(status.success());
+    true
+}
+
+struct Unmount(std::path::PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_does_not_keep_the_attack_alive() {
+    let s = Scratch::new();
+    if !small_disk(&s, "2m") {
+        return;
+    }
+    let _unmount = Unmount(s.path("disk"));
+    s.repository("disk/repo");
+    s.git("disk/repo", ["worktree", "add", "-q", "../feat"]);
+    let baseline = capture(&s, "disk/repo");
+    let config = s.text("disk/repo/.git/config");
+    s.trap("trap.sh", "PWNED");
+    let trap = s.path("trap.sh").to_str().unwrap().to_owned();
+    s.git("disk/repo", ["config", "core.fsmonitor", &trap]);
+    s.trap("disk/repo/.git/hooks/pre-commit", "PWNED");
+    s.write("disk/repo/.git/worktrees/feat/commondir", "/nowhere\n");
+    s.write("disk/repo/.git/commondir", "/nowhere\n");
+    // To the last byte.
+    let mut filler = std::fs::File::create(s.path("disk/filler")).unwrap();
+    while std::io::Write::write(&mut filler, &[0; 4096]).is_ok() {}
+    while std::io::Write::write(&mut filler, &[0; 1]).is_ok() {}
+    drop(filler);
+    // The copies have no room either.
+    let keep = Keep::new(s.path("disk/kept"));
+    let result = check::run(&baseline, Depth::Changed, &keep, &mut |_| ()).unwrap();
+    assert!(result.failed.is_empty(), "{:?}", result.failed);
+    assert!(!result.warnings.is_empty(), "that no copy could be kept is said");
+    assert_eq!(s.text("disk/repo/.git/config"), config);
+    assert!(!s.path("disk/repo/.git/hooks/pre-commit").exists());
+    assert!(!s.path("disk/repo/.git/commondir").exists());
+    assert_eq!(s.text("disk/repo/.git/worktrees/feat/commondir"), "../..\n");
+    std::fs::remove_file(s.path("disk/filler")).unwrap();
+    s.git("disk/repo", ["status"]);
+    assert!(!s.path("PWNED").exists());
+}

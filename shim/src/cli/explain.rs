@@ -1,0 +1,250 @@
+//! `explain`: the plan of a turn, or why one path, socket or destination is allowed or not.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use codeoid_spec::git::Access;
+use codeoid_spec::mount::Kind;
+use codeoid_spec::origin::Origin;
+use codeoid_spec::plan::Plan;
+use codeoid_spec::policy::{Network, Policy};
+use serde::Serialize;
+
+use super::turn_options::TurnOptions;
+use crate::diagnostic::{Doing, Failure};
+use crate::turn;
+
+/// `explain [TURN options] [PATH|SOCKET|HOST:PORT]`
+#[derive(Debug, Args)]
+pub struct Explain {
+    #[command(flatten)]
+    options: TurnOptions,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// What to explain: a path, a socket's path, or HOST:PORT [default: the whole plan]
+    #[arg(value_name = "PATH|SOCKET|HOST:PORT")]
+    subject: Option<String>,
+}
+
+/// The answer for one subject (DESIGN §7).
+#[derive(Debug, Serialize)]
+struct Answer {
+    subject: String,
+    kind: &'static str,
+    access: &'static str,
+    rule: String,
+    origin: Origin,
+    remedy: Option<String>,
+}
+
+/// One line of the whole plan.
+#[derive(Debug, Serialize)]
+struct Line {
+    path: PathBuf,
+    access: &'static str,
+    rule: &'static str,
+    why: String,
+    origin: Origin,
+}
+
+/// The whole plan.
+#[derive(Debug, Serialize)]
+struct Whole {
+    session: String,
+    workspace: PathBuf,
+    executor: &'static str,
+    network: &'static str,
+    view: Vec<Line>,
+    hidden: Vec<Hidden>,
+    environment_dropped: Vec<Dropped>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Hidden {
+    path: PathBuf,
+    origin: Origin,
+}
+
+#[derive(Debug, Serialize)]
+struct Dropped {
+    name: String,
+    why: String,
+}
+
+impl Explain {
+    /// Explains.
+    pub fn run(self, root: Option<&Path>) -> Result<u8, Failure> {
+        let policy = self.options.policy()?;
+        let planned = turn::Planned::resolve(&policy, vec!["true".to_owned()], root)?;
+        let mut out = std::io::stdout().lock();
+        match &self.subject {
+            Some(subject) => {
+                let answer = answer(subject, &planned.plan, &policy)?;
+                if self.json {
+                    print_json(&mut out, &answer)?;
+                } else {
+                    let Answer { subject, kind, access, rule, origin, remedy } = answer;
+                    let mut text = format!("{kind} {subject}: {access}\nrule {rule}: {origin}\n");
+                    if let Some(remedy) = remedy {
+                        text.push_str(&format!("to change it: {remedy}\n"));
+                    }
+                    out.write_all(text.as_bytes()).doing("print")?;
+                }
+            }
+            None => {
+                let whole = whole(&planned.plan);
+                if self.json {
+                    print_json(&mut out, &whole)?;
+                } else {
+                    out.write_all(describe(&whole).as_bytes()).doing("print")?;
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Prints a value as JSON.
+pub fn print_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value).doing("print")?;
+    text.push('\n');
+    out.write_all(text.as_bytes()).doing("print")
+}
+
+fn answer(subject: &str, plan: &Plan, policy: &Policy) -> Result<Answer, Failure> {
+    if !subject.contains('/') && subject != "~" && subject != "." && subject != ".." {
+        if let Some((host, port)) = subject.rsplit_once(':') {
+            if !host.is_empty() && port.parse::<u16>().is_ok() {
+                return Ok(destination(subject, policy));
+            }
+        }
+    }
+    let written = match subject.strip_prefix("~/") {
+        Some(rest) => crate::probe::home().unwrap_or_default().join(rest),
+        None => PathBuf::from(subject),
+    };
+    let absolute = std::path::absolute(&written).doing("resolve the path")?;
+    // The last component as it is named: a link is explained, not what it leads to.
+    let path = match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => crate::probe::resolve_existing(parent).join(name),
+        _ => absolute.clone(),
+    };
+    let (access, rule, origin) = plan.access(&path);
+    let is_socket = std::fs::symlink_metadata(&absolute)
+        .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
+    if is_socket {
+        let plain = plan.seen_through(&path).is_some_and(|mount| matches!(mount.kind, Kind::Bind { .. }));
+        let connect = access.is_some() && plain;
+        return Ok(Answer {
+            subject: subject.to_owned(),
+            kind: "socket",
+            access: if connect { "connect" } else { "none" },
+            rule: rule.to_owned(),
+            origin,
+            remedy: (!connect).then(|| format!("--socket {}", path.display())),
+        });
+    }
+    let remedy = match (access, rule) {
+        (None, "hide") => Some("take it out of what is hidden".to_owned()),
+        (None, _) => Some(format!("--read {}", path.display())),
+        (Some(Access::Read), "root" | "git" | "read" | "home") => Some(format!("--write {}", path.display())),
+        _ => None,
+    };
+    Ok(Answer {
+        subject: subject.to_owned(),
+        kind: "path",
+        access: access.map_or("none", word),
+        rule: rule.to_owned(),
+        origin,
+        remedy,
+    })
+}
+
+fn destination(subject: &str, policy: &Policy) -> Answer {
+    let mode = &policy.network;
+    let listed = policy.allow.iter().find(|allowed| {
+        allowed.value == subject || subject.rsplit_once(':').is_some_and(|(host, _)| host == allowed.value)
+    });
+    let (access, rule, origin) = match (mode.value, listed) {
+        (Network::Host, _) => ("connect", "network", mode.origin.clone()),
+        (Network::Allowlist, Some(allowed)) => ("connect", "network.allow", allowed.origin.clone()),
+        _ => ("none", "network", mode.origin.clone()),
+    };
+    Answer {
+        subject: subject.to_owned(),
+        kind: "host",
+        access,
+        rule: rule.to_owned(),
+        origin,
+        remedy: (access == "none").then(|| format!("--network allowlist --allow {subject}")),
+    }
+}
+
+const fn word(access: Access) -> &'static str {
+    match access {
+        Access::Read => "read",
+        Access::Write => "write",
+    }
+}
+
+fn whole(plan: &Plan) -> Whole {
+    let view = plan
+        .mounts
+        .iter()
+        .map(|mount| Line {
+            path: mount.target.clone(),
+            access: match &mount.kind {
+                Kind::Bind { access, .. } => word(*access),
+                Kind::Overlay { cover } if !plan.covers[*cover].upper => "read",
+                Kind::Proc => "read",
+                _ => "write",
+            },
+            rule: mount.rule,
+            why: mount.why.clone(),
+            origin: mount.origin.clone(),
+        })
+        .collect();
+    Whole {
+        session: plan.session.to_string(),
+        workspace: plan.workspace.clone(),
+        executor: plan.executor.value.as_str(),
+        network: plan.network.value.as_str(),
+        view,
+        hidden: plan
+            .hidden
+            .iter()
+            .map(|hidden| Hidden { path: hidden.value.clone(), origin: hidden.origin.clone() })
+            .collect(),
+        environment_dropped: plan
+            .env_dropped
+            .iter()
+            .map(|(name, why)| Dropped { name: name.clone(), why: why.clone() })
+            .collect(),
+        warnings: plan.warnings.clone(),
+    }
+}
+
+fn describe(whole: &Whole) -> String {
+    let mut text = format!(
+        "session {}, workspace {}, network {}, executor {}\n\nwhat the turn sees, later lines over earlier ones:\n",
+        whole.session,
+        whole.workspace.display(),
+        whole.network,
+        whole.executor
+    );
+    for line in &whole.view {
+        text.push_str(&format!("  {:5} {}  ({}; {})\n", line.access, line.path.display(), line.why, line.origin));
+    }
+    text.push_str("\nwhat does not exist for the turn:\n");
+    for hidden in &whole.hidden {
+        text.push_str(&format!("  {}  ({})\n", hidden.path.display(), hidden.origin));
+    }
+    text.push_str("\nvariables that are dropped:\n");
+    for dropped in &whole.environment_dropped {
+        text.push_str(&format!("  {}  ({})\n", dropped.name, dropped.why));
+    }
+    text
+}

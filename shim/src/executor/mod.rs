@@ -1,0 +1,172 @@
+//! What runs a bundle. Every executor reads `config.json`, never the policy.
+//!
+//! On Linux there are three processes: the supervisor (the program that the user started; it stays on the
+//! host and keeps the user's terminal), the engine (in the session's namespaces), init (process 1 of the
+//! sandbox). Each dies with the one before.
+
+pub mod bubblewrap;
+pub mod coverage;
+pub mod engine;
+pub mod init;
+mod libcontainer;
+pub mod message;
+mod stage;
+mod streams;
+
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use codeoid_spec::bundle::{self, annotation};
+use codeoid_spec::policy;
+use nix::fcntl::OFlag;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+use nix::unistd::{ForkResult, getpid, pipe2};
+use oci_spec::runtime::Spec;
+
+use crate::diagnostic::{Doing, Failure};
+use crate::session::Shared;
+use crate::supervise::Running;
+use crate::sys::{self, process};
+use engine::{Engine, Runtime};
+use init::Init;
+
+/// The Landlock ABI that can scope abstract sockets (Linux 6.12).
+pub const LANDLOCK_SCOPE: i32 = 6;
+
+/// The executor of a turn.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    runtime: Runtime,
+    name: &'static str,
+    /// Why others were passed over.
+    pub skipped: Vec<String>,
+}
+
+impl Choice {
+    /// Its name, as the policy spells it.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What starts the sandbox.
+    pub fn runtime(&self) -> Runtime {
+        self.runtime.clone()
+    }
+}
+
+/// Chooses the executor that the policy asks for.
+pub fn choose(executor: policy::Executor) -> Result<Choice, Failure> {
+    let libcontainer = |skipped| Choice { runtime: Runtime::Libcontainer, name: "libcontainer", skipped };
+    let refuse = |name: &str, why: &str| {
+        Failure::new(format!("executor {name}"), why)
+            .hint("use --executor libcontainer or --executor bwrap")
+    };
+    match executor {
+        policy::Executor::Auto | policy::Executor::Libcontainer => Ok(libcontainer(Vec::new())),
+        policy::Executor::Bwrap => match find_program("bwrap") {
+            Some(program) => {
+                Ok(Choice { runtime: Runtime::Bubblewrap { program }, name: "bwrap", skipped: Vec::new() })
+            }
+            None => Err(Failure::new("executor bwrap", "no program bwrap in $PATH")
+                .hint("install bubblewrap, or use --executor libcontainer")),
+        },
+        policy::Executor::Seatbelt => Err(refuse("seatbelt", "it exists on macOS only")),
+        policy::Executor::Docker => Err(refuse("docker", "it is not available in this version")),
+        policy::Executor::Srt => Err(refuse("srt", "it is not available in this version")),
+    }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(name))
+        .find(|path| nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok())
+}
+
+/// What a start needs beside the bundle.
+pub struct Start<'a> {
+    /// The bundle's directory.
+    pub bundle: &'a Path,
+    /// Its config.json.
+    pub spec: &'a Spec,
+    /// An empty directory for the engine's private tmpfs.
+    pub stage: PathBuf,
+    /// The namespaces of a living turn of the same session.
+    pub join: Option<Shared>,
+    /// The cgroups of the turn's limits: files that take a `0`.
+    pub cgroups: Vec<PathBuf>,
+    /// The bundle's system call filter as a program.
+    pub filter: Option<Vec<u8>>,
+    /// What starts the sandbox.
+    pub runtime: Runtime,
+}
+
+impl Start<'_> {
+    /// Forks the engine.
+    pub fn run(self) -> Result<Running, Failure> {
+        let what = "start the sandbox";
+        streams::judge()?;
+        let spec = self.spec;
+        let (uid, gid) = bundle::ids(spec).doing("read the bundle")?;
+        let process =
+            spec.process().as_ref().ok_or_else(|| Failure::new("read the bundle", "it has no process"))?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).doing(what)?;
+        // The kernel adds the sender's pid as we see it: init does not know that number itself.
+        setsockopt(&ours, sockopt::PassCred, &true).doing(what)?;
+        let (alive, holding) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).doing(what)?;
+        let terminal = bundle::annotation(spec, annotation::TERMINAL).unwrap_or("");
+        let terminal = ["0", "1", "2"].map(|number| terminal.contains(number));
+        let clamp = |size: u64| u16::try_from(size).unwrap_or(u16::MAX);
+        let window = process.console_size().map(|size| (clamp(size.height()), clamp(size.width())));
+        let network = bundle::annotation(spec, annotation::NETWORK).unwrap_or("host");
+        let (in_init, by_runtime) = match self.runtime {
+            Runtime::Libcontainer => (self.filter, None),
+            Runtime::Bubblewrap { .. } => (None, self.filter),
+        };
+        let init = Init::new(
+            process.args().as_deref().unwrap_or_default(),
+            process.env().as_deref().unwrap_or_default(),
+            theirs.as_raw_fd(),
+            alive.as_raw_fd(),
+            holding.as_raw_fd(),
+            terminal,
+            window,
+            process.user().umask(),
+            in_init,
+            network == "host" && sys::landlock_abi() >= LANDLOCK_SCOPE,
+        )
+        .doing(what)?;
+        let engine = Engine {
+            bundle: self.bundle,
+            spec,
+            uid,
+            gid,
+            stage: self.stage,
+            merged: bundle::annotation(spec, annotation::HOME_MERGED).map(PathBuf::from),
+            join: self.join,
+            supervisor: getpid(),
+            status: theirs,
+            alive,
+            holding,
+            init,
+            id: bundle::annotation(spec, annotation::TURN).unwrap_or("turn").to_owned(),
+            cgroups: self.cgroups,
+            filter: by_runtime,
+            runtime: self.runtime,
+        };
+        match process::fork().doing(what)? {
+            ForkResult::Child => {
+                drop(ours);
+                engine.run()
+            }
+            ForkResult::Parent { child } => {
+                let Engine { runtime, holding, .. } = engine;
+                // bubblewrap closes what it does not know, and sees to it itself that init dies with it.
+                let holding = matches!(runtime, Runtime::Bubblewrap { .. }).then_some(holding);
+                let pidfd = process::pidfd_open(child).doing(what)?;
+                Ok(Running { child, pidfd, socket: ours, init: None, _holding: holding })
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Renews masks in a running sandbox, from outside: a mask on a path of the host goes away when the host
+//! replaces that path, and a path that did not exist has none. A short-lived child enters the sandbox's mount
+//! namespace, as its owner may, and mounts.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::CloneFlags;
+use nix::sys::stat::{Mode, fstat};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, chdir, fchdir, geteuid};
+
+use crate::sys::{self, Context, mount as m, process};
+
+/// A directory of the sandbox that is its own, and empty but for what the turn put there.
+const SCRATCH: &str = "/run/lock";
+
+/// The mount namespace of a running sandbox.
+#[derive(Debug)]
+pub struct Sandbox(OwnedFd);
+
+impl Sandbox {
+    /// From what init sends.
+    pub fn new(mount: OwnedFd) -> Self {
+        Self(mount)
+    }
+
+    /// Masks a path of the sandbox. Returns whether it is masked now.
+    pub fn mask(&self, path: &Path) -> bool {
+        match process::fork() {
+            Ok(ForkResult::Child) => {
+                let code = i32::from(self.enter_and_mask(path).is_err());
+                process::exit_now(code);
+            }
+            Ok(ForkResult::Parent { child }) => matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))),
+            Err(_) => false,
+        }
+    }
+
+    fn enter_and_mask(&self, path: &Path) -> sys::Result<()> {
+        if !geteuid().is_root() {
+            // Not init's own: bubblewrap puts one more below the one that owns the mounts.
+            let owner = process::owning_user_namespace(self.0.as_fd())?;
+            process::setns(owner.as_fd(), CloneFlags::CLONE_NEWUSER)?;
+        }
+        process::setns(self.0.as_fd(), CloneFlags::CLONE_NEWNS)?;
+        chdir("/").on("chdir", "/")?;
+        let target = m::open_path(None, path)?;
+        let stat = fstat(&target).on("fstat", path.display())?;
+        let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        if stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            // By way of the working directory: /proc in there knows nothing of us.
+            fchdir(&target).on("fchdir", path.display())?;
+            return mount(Some("tmpfs"), ".", Some("tmpfs"), flags, Some("mode=0000,size=4k"))
+                .on("mount", path.display());
+        }
+        mount(Some("tmpfs"), SCRATCH, Some("tmpfs"), flags ^ MsFlags::MS_RDONLY, Some("mode=0700,size=4k"))
+            .on("mount", SCRATCH)?;
+        let made = std::fs::File::options()
+            .write(true)
+            .create_new(true)
+            .open(Path::new(SCRATCH).join("nothing"))
+            .on("open", SCRATCH)
+            .and_then(|file| {
+                nix::sys::stat::fchmod(&file, Mode::empty()).on("fchmod", SCRATCH)?;
+                let nothing = m::open_path(None, &Path::new(SCRATCH).join("nothing"))?;
+                m::open_tree(nothing.as_fd(), false, path)
+            });
+        umount2(SCRATCH, MntFlags::MNT_DETACH).on("umount2", SCRATCH)?;
+        let tree = made?;
+        let read_only = m::Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: false };
+        m::set_attributes(tree.as_fd(), read_only, path)?;
+        m::move_mount(tree.as_fd(), target.as_fd(), path)
+    }
+}

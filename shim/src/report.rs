@@ -1,0 +1,80 @@
+//! Hands the turn report over, to a file or to a descriptor that the caller has opened.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use codeoid_spec::policy::ReportTarget;
+use codeoid_spec::report::TurnReport;
+use nix::unistd::{AccessFlags, access};
+
+use crate::diagnostic::{Doing, Failure};
+use crate::sys::process;
+
+/// Where the report goes; looked at before the turn, so that one that cannot be written refuses the turn
+/// instead of getting lost after it.
+#[derive(Debug)]
+pub enum Target {
+    /// A descriptor of the caller's.
+    Open(File),
+    /// A file; it appears whole, at the end.
+    Path(PathBuf),
+}
+
+impl Target {
+    /// Looks at the target. Makes nothing yet: whatever is made now would be left behind by a kill.
+    pub fn open(target: &ReportTarget) -> Result<Self, Failure> {
+        match target {
+            ReportTarget::Fd(number) => {
+                let what = format!("open the report's target (fd:{number})");
+                let copy = process::duplicate_above(*number, 3).doing(what.clone())?;
+                let fd = process::received(copy).ok_or_else(|| Failure::new(what, "no such descriptor"))?;
+                Ok(Self::Open(File::from(fd)))
+            }
+            ReportTarget::File(path) => {
+                let what = format!("open the report's target ({})", path.display());
+                let path = std::path::absolute(path).doing(what.clone())?;
+                if path.is_dir() {
+                    return Err(Failure::new(what, "it is a directory"));
+                }
+                if path.exists() && !path.is_file() {
+                    // A FIFO or /dev/stderr: what stands behind it is the caller's choice.
+                    return Ok(Self::Open(File::options().write(true).open(&path).doing(what)?));
+                }
+                let dir = path.parent().unwrap_or(&path);
+                access(dir, AccessFlags::W_OK | AccessFlags::X_OK).doing(what)?;
+                Ok(Self::Path(path))
+            }
+        }
+    }
+
+    /// Writes the report.
+    pub fn write(self, report: &TurnReport) -> Result<(), Failure> {
+        let what = "write the report";
+        let mut text = serde_json::to_vec_pretty(report).doing(what)?;
+        text.push(b'\n');
+        match self {
+            Self::Open(mut file) => file.write_all(&text).doing(what),
+            Self::Path(path) => {
+                let what = format!("{what} ({})", path.display());
+                let mut name = OsString::from(".");
+                name.push(path.file_name().unwrap_or_default());
+                name.push(format!(".{}", report.turn));
+                let draft = path.with_file_name(name);
+                let written = File::options()
+                    .write(true)
+                    .create_new(true)
+                    .mode(0o600)
+                    .open(&draft)
+                    .and_then(|mut file| file.write_all(&text))
+                    .and_then(|()| std::fs::rename(&draft, &path));
+                if written.is_err() {
+                    let _ = std::fs::remove_file(&draft);
+                }
+                written.doing(what)
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Sessions: the record of each, the lock around their starts, and which of their turns are alive.
+//!
+//! Turns of one session share its home layer, which may be mounted once only; so a turn that starts while
+//! another lives joins that one's namespaces. The lock is held from the look at who lives until the new turn
+//! lives itself.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use codeoid_spec::id::{SessionId, TurnId};
+use codeoid_spec::state::StateDir;
+use jiff::Timestamp;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::diagnostic::{Doing, Failure};
+use crate::layers::private_dir;
+
+/// A session's record is small; anything larger is not one.
+const MAX_RECORD: u64 = 64 * 1024;
+
+/// What is remembered of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The format's version: 1.
+    pub version: u32,
+    /// The session's id.
+    pub session: SessionId,
+    /// When it was opened.
+    pub opened: Timestamp,
+    /// The session that it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<SessionId>,
+    /// The workspace of its latest turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<PathBuf>,
+    /// The common dir of the repository there, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<PathBuf>,
+    /// Its folders for worktrees, the preferred one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub worktree_folders: Vec<PathBuf>,
+    /// How many turns it has had.
+    pub turns: u64,
+    /// `sandboxed`, or `sandboxed, Docker access`.
+    pub sandbox: String,
+}
+
+impl Record {
+    /// A session without turns.
+    pub fn new(session: SessionId) -> Self {
+        Self {
+            version: 1,
+            session,
+            opened: Timestamp::now(),
+            forked_from: None,
+            workspace: None,
+            repository: None,
+            worktree_folders: Vec::new(),
+            turns: 0,
+            sandbox: "sandboxed".to_owned(),
+        }
+    }
+}
+
+/// A session's directory.
+#[derive(Debug, Clone)]
+pub struct Session {
+    dir: PathBuf,
+}
+
+/// A turn that lives, and what it shares with later ones.
+#[derive(Debug, Serialize, Deserialize)]
+struct Alive {
+    pid: i32,
+    /// When that process started, in clock ticks since boot: a pid that was used again has another.
+    started: u64,
+    /// What the home layer hides; a turn that hides something else cannot share it.
+    home: String,
+}
+
+impl Alive {
+    /// Its namespaces, if it still has them.
+    fn namespaces(&self) -> Option<Shared> {
+        let open = |name: &str| File::open(format!("/proc/{}/ns/{name}", self.pid)).map(OwnedFd::from).ok();
+        let user = if nix::unistd::geteuid().is_root() { None } else { Some(open("user")?) };
+        let shared = Shared { user, mount: open("mnt")? };
+        // Not those of another process that has got the number in the meantime.
+        (start_time(self.pid) == Some(self.started)).then_some(shared)
+    }
+}
+
+/// The session's lock, held.
+pub struct Locked<'a> {
+    session: &'a Session,
+    _lock: Flock<File>,
+}
+
+/// The namespaces of a living turn. The descriptors keep them, whatever becomes of that turn meanwhile.
+#[derive(Debug)]
+pub struct Shared {
+    /// Its user namespace; `None` as root, where there is none.
+    pub user: Option<OwnedFd>,
+    /// Its mount namespace.
+    pub mount: OwnedFd,
+}
+
+/// What the living turns of the session mean for a new one.
+pub enum Neighbours {
+    /// None lives.
+    None,
+    /// These namespaces are to be joined.
+    Join(Shared),
+    /// One lives whose home hides something else.
+    Differs,
+}
+
+impl Session {
+    /// The session with this id.
+    pub fn new(state: &StateDir, id: &SessionId) -> Self {
+        Self { dir: state.session(id) }
+    }
+
+    /// The session whose directory this is.
+    pub fn at(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
+    /// The session's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn alive(&self) -> PathBuf {
+        self.dir.join("alive")
+    }
+
+    /// Makes the session's directory if need be, and takes its lock.
+    pub fn lock(&self) -> Result<Locked<'_>, Failure> {
+        let what = || format!("lock the session ({})", self.dir.display());
+        private_dir(&self.dir).doing(what())?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(self.dir.join("lock"))
+            .doing(what())?;
+        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).doing(what())?;
+        Ok(Locked { session: self, _lock: lock })
+    }
+
+    /// The session's record, if it has one. A record that cannot be read is an error: it is never replaced
+    /// unseen.
+    pub fn record(&self) -> Result<Option<Record>, Failure> {
+        let path = self.dir.join("session.json");
+        let what = || format!("read the session's record ({})", path.display());
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open(&path);
+        let file = match file {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.doing(what())?,
+        };
+        if !file.metadata().doing(what())?.is_file() {
+            return Err(Failure::new(what(), "it is not a regular file"));
+        }
+        let mut text = String::new();
+        file.take(MAX_RECORD).read_to_string(&mut text).doing(what())?;
+        let record: Record = serde_json::from_str(&text).doing(what()).map_err(|failure| {
+            failure.hint("move it away (the session's worktrees are not touched) and try again")
+        })?;
+        if record.version != 1 {
+            return Err(Failure::new(what(), format!("its version is {}, not 1", record.version)));
+        }
+        Ok(Some(record))
+    }
+
+    /// Whether a turn of the session lives.
+    pub fn is_alive(&self) -> bool {
+        self.living().next().is_some()
+    }
+
+    fn living(&self) -> impl Iterator<Item = Alive> {
+        fs::read_dir(self.alive()).into_iter().flatten().flatten().filter_map(|entry| {
+            let found = fs::read(entry.path()).ok().and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
+            let living = found.filter(|alive| start_time(alive.pid) == Some(alive.started));
+            if living.is_none() {
+                // The turn is over, or was killed; its file says nothing any more.
+                let _ = fs::remove_file(entry.path());
+            }
+            living
+        })
+    }
+}
+
+impl Locked<'_> {
+    /// Who lives, for a new turn whose home hides `home` (a digest).
+    pub fn neighbours(&self, home: &str) -> Neighbours {
+        let mut differs = false;
+        for alive in self.session.living() {
+            let Some(shared) = alive.namespaces() else { continue };
+            if alive.home == home {
+                return Neighbours::Join(shared);
+            }
+            differs = true;
+        }
+        if differs { Neighbours::Differs } else { Neighbours::None }
+    }
+
+    /// Says that a turn lives, by its engine.
+    pub fn register(&self, turn: &TurnId, engine: Pid, home: &str) -> Result<(), Failure> {
+        let what = "register the turn with its session";
+        // Already over: nobody can join it.
+        let Some(started) = start_time(engine.as_raw()) else { return Ok(()) };
+        private_dir(&self.session.alive()).doing(what)?;
+        let alive = Alive { pid: engine.as_raw(), started, home: home.to_owned() };
+        let text = serde_json::to_vec(&alive).doing(what)?;
+        fs::write(self.session.alive().join(turn.to_string()), text).doing(what)
+    }
+
+    /// Replaces the session's record, whole or not at all.
+    pub fn write(&self, record: &Record) -> Result<(), Failure> {
+        let what = "write the session's record";
+        let draft = self.session.dir.join(".session.json");
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&draft)
+            .doing(what)?;
+        file.write_all(&serde_json::to_vec_pretty(record).doing(what)?).doing(what)?;
+        fs::rename(&draft, self.session.dir.join("session.json")).doing(what)
+    }
+}
+
+/// Takes a turn off the list of those that live.
+pub fn unregister(session: &Session, turn: &TurnId) {
+    let _ = fs::remove_file(session.alive().join(turn.to_string()));
+}
+
+/// When a process started, in clock ticks since boot (proc_pid_stat(5), field 22).
+fn start_time(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the name in parentheses, and may hold anything.
+    let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?;
+    (state != "Z" && state != "X").then(|| fields.nth(18)?.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_start_time_is_known_and_that_of_nobody_is_not() {
+        assert!(start_time(i32::try_from(std::process::id()).unwrap()).is_some());
+        assert_eq!(start_time(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_record_that_is_no_record_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(dir.path().to_owned());
+        let session = Session::new(&state, &"s".parse().unwrap());
+        assert_eq!(session.record().unwrap(), None);
+        let record = Record::new("s".parse().unwrap());
+        session.lock().unwrap().write(&record).unwrap();
+        assert_eq!(session.record().unwrap(), Some(record));
+        let path = session.dir().join("session.json");
+        fs::write(&path, "{").unwrap();
+        assert!(session.record().is_err());
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        assert!(session.record().is_err(), "a symbolic link is not followed");
+    }
+}

@@ -1,0 +1,178 @@
+//! Processes: fork(2) of a single-threaded program, pidfds, namespaces, descriptors.
+
+use std::ffi::{CStr, c_char};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::unistd::{ForkResult, Pid};
+
+use super::{Context, Result};
+
+/// Whether this process has exactly one thread. fork(2) copies only the calling thread: a lock that another
+/// one holds stays locked in the child for ever.
+pub fn is_single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+}
+
+/// fork(2). Refused (EBUSY) when another thread exists.
+pub fn fork() -> Result<ForkResult> {
+    if !is_single_threaded() {
+        return Err(super::Error::new("fork", "a process with several threads", Errno::EBUSY));
+    }
+    // SAFETY: this is the only thread, so no lock (the allocator's among them) can be left held in the child.
+    unsafe { nix::unistd::fork() }.on("fork", "self")
+}
+
+/// fork(2) without the look at /proc, for the init process: it was cloned from a single-threaded process,
+/// has started no thread, and may not be able to read /proc any more.
+pub fn fork_in_init() -> nix::Result<ForkResult> {
+    // SAFETY: the caller is the init process of the sandbox, which has only one thread (see above).
+    unsafe { nix::unistd::fork() }
+}
+
+/// pidfd_open(2): a handle on a child that no reuse of its pid can redirect.
+pub fn pidfd_open(pid: Pid) -> Result<OwnedFd> {
+    // SAFETY: plain integers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let fd = Errno::result(fd).on("pidfd_open", pid)?;
+    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// pidfd_send_signal(2).
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<()> {
+    // SAFETY: a null siginfo means "as kill(2) would"; the descriptor is borrowed for the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal as libc::c_int,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    Errno::result(done).map(drop).on("pidfd_send_signal", signal.as_str())
+}
+
+/// setns(2): joins a namespace.
+pub fn setns(namespace: BorrowedFd<'_>, kind: nix::sched::CloneFlags) -> Result<()> {
+    nix::sched::setns(namespace, kind).on("setns", format_args!("{kind:?}"))
+}
+
+/// close_range(2) from `first` up. Allocates nothing: the init process calls it.
+pub fn close_from(first: RawFd) -> nix::Result<()> {
+    // SAFETY: plain integers. Whoever calls this owns no descriptor at or above `first` any more.
+    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) }).map(drop)
+}
+
+/// dup3(2) onto a known number, close-on-exec, replacing what had it. For the init process, which owns its
+/// descriptor table and never returns to code that believes to own one of the numbers.
+pub fn duplicate_to(from: RawFd, to: RawFd) -> nix::Result<()> {
+    // SAFETY: plain integers; see above for who may call this.
+    Errno::result(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) }).map(drop)
+}
+
+/// Closes every descriptor above the standard streams but these (close_range(2)). For a forked child that
+/// never returns: its copies of its parent's locks and sockets must not outlive the parent.
+pub fn close_all_but(keep: &[RawFd]) -> nix::Result<()> {
+    let mut keep: Vec<RawFd> = keep.iter().copied().filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep {
+        if fd > first {
+            // SAFETY: plain integers; the caller never uses what it has not named.
+            Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, fd - 1, 0) })?;
+        }
+        first = fd + 1;
+    }
+    close_from(first)
+}
+
+/// fcntl(2) F_DUPFD_CLOEXEC: a copy with a number of at least `lowest`, which stays open until exec or exit.
+pub fn duplicate_above(fd: RawFd, lowest: RawFd) -> nix::Result<RawFd> {
+    // SAFETY: plain integers.
+    Errno::result(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) })
+}
+
+/// Removes variables from this process's environment.
+pub fn remove_variables(names: &[&str]) -> Result<()> {
+    if !is_single_threaded() {
+        return Err(super::Error::new("unsetenv", "a process with several threads", Errno::EBUSY));
+    }
+    for name in names {
+        // SAFETY: this is the only thread, so nobody reads the environment meanwhile.
+        unsafe { std::env::remove_var(name) };
+    }
+    Ok(())
+}
+
+/// Takes ownership of a descriptor that somebody has just handed to us by number (SCM_RIGHTS).
+pub fn received(fd: RawFd) -> Option<OwnedFd> {
+    // SAFETY: recvmsg(2) has installed this descriptor for us, and nobody else knows its number.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A borrowed view of a descriptor number.
+pub fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: a stale number gives EBADF from the kernel, nothing worse; -1 is never passed.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// execve(2) with vectors prepared beforehand. Allocates nothing; returns only on failure.
+pub fn execve(path: &CStr, argv: &[*const c_char], envp: &[*const c_char]) -> Errno {
+    debug_assert!(argv.last().is_some_and(|last| last.is_null()));
+    debug_assert!(envp.last().is_some_and(|last| last.is_null()));
+    // SAFETY: all strings are NUL-terminated and alive, both vectors end with a null pointer.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    Errno::last()
+}
+
+/// Sets every signal that can be set back to its default action (they survive execve(2) when ignored).
+pub fn reset_signal_actions() {
+    for number in 1..=libc::SIGRTMAX() {
+        // SAFETY: SIG_DFL is always valid; SIGKILL, SIGSTOP and the two that glibc keeps just fail.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
+}
+
+/// _exit(2): ends this process without running destructors or exit handlers that belong to its parent.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Lets a descriptor survive execve(2).
+pub fn keep_on_exec(fd: RawFd) -> nix::Result<()> {
+    // SAFETY: plain integers.
+    Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }).map(drop)
+}
+
+/// Loads a compiled system call filter (seccomp(2)); needs no_new_privs.
+pub fn load_filter(program: &[u8]) -> nix::Result<()> {
+    let instructions: Vec<libc::sock_filter> = program
+        .chunks_exact(8)
+        .map(|bytes| libc::sock_filter {
+            code: u16::from_ne_bytes([bytes[0], bytes[1]]),
+            jt: bytes[2],
+            jf: bytes[3],
+            k: u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        })
+        .collect();
+    let length = u16::try_from(instructions.len()).map_err(|_| Errno::EINVAL)?;
+    let filter = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies `len` instructions from a live vector of that length.
+    let done =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) };
+    Errno::result(done).map(drop)
+}
+
+/// The user namespace that owns another namespace (ioctl_ns(2), NS_GET_USERNS, Linux 4.9).
+pub fn owning_user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd> {
+    const NS_GET_USERNS: libc::c_ulong = 0xb701;
+    // SAFETY: takes no argument and returns a new descriptor.
+    let fd = Errno::result(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS as _) })
+        .on("ioctl(NS_GET_USERNS)", "namespace")?;
+    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,189 @@
+//! Bundle -> executor: runs a bundle that lies in a directory, and waits for its end. Everything is read from
+//! `config.json`; a turn's own bundle and one that was written down before take the same way.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use codeoid_spec::bundle::{self, annotation};
+use codeoid_spec::host::Host;
+use codeoid_spec::id::{SessionId, TurnId};
+use codeoid_spec::report::Exit;
+use oci_spec::runtime::Spec;
+
+use crate::cgroup::{Cgroups, Hierarchies};
+use crate::diagnostic::{Doing, Failure, one_line};
+use crate::executor::{self, Choice};
+use crate::seccomp;
+use crate::session::{self, Locked, Neighbours, Session};
+use crate::supervise::Signals;
+use crate::watch::{Alarm, Watch};
+
+use super::stop;
+
+/// A bundle, ready to be run.
+pub struct Execution<'a> {
+    /// This host.
+    pub host: &'a Host,
+    /// The bundle's directory.
+    pub dir: &'a Path,
+    /// Its config.json.
+    pub spec: &'a Spec,
+    /// An empty directory for the engine.
+    pub stage: PathBuf,
+    /// What runs it.
+    pub choice: &'a Choice,
+    /// Taken before anything else.
+    pub signals: &'a Signals,
+    /// Say nothing but errors.
+    pub quiet: bool,
+    /// Called when a pin of git's protection is lost, or something appears that was not to.
+    pub on_loss: Box<dyn FnMut()>,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Executed {
+    /// The command's end.
+    pub exit: Exit,
+    /// Why the command could not be executed, if so: errno.
+    pub exec_error: Option<i32>,
+    /// What was noticed while it ran, in sentences.
+    pub warnings: Vec<String>,
+}
+
+impl Execution<'_> {
+    /// Runs the bundle. `prepare` is called with the session's lock held; it is told whether another turn of
+    /// the session is running.
+    pub fn run(
+        self,
+        session: &SessionId,
+        turn: &TurnId,
+        prepare: impl FnOnce(&Locked<'_>, bool) -> Result<(), Failure>,
+    ) -> Result<Executed, Failure> {
+        let spec = self.spec;
+        let profile = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
+        let cache = self.host.runtime.join("layers");
+        let filter = profile.map(|profile| seccomp::program(profile, &cache)).transpose()?;
+        let cgroups = cgroups(spec, turn)?;
+        let paths = |name| bundle::paths(spec, name).doing("read the bundle");
+        let (pins, absent, masks) = (
+            paths(annotation::WATCH_PINS)?,
+            paths(annotation::WATCH_ABSENT)?,
+            paths(annotation::WATCH_MASKS)?,
+        );
+        let workspace = spec.process().as_ref().map(|process| process.cwd().clone());
+        let pins = workspace.into_iter().chain(pins).collect();
+        let timeout = bundle::annotation(spec, annotation::TIMEOUT)
+            .and_then(|text| text.parse().ok())
+            .map(Duration::from_millis);
+        let terminal = bundle::annotation(spec, annotation::TERMINAL).unwrap_or("");
+        let terminal = ["0", "1", "2"].map(|number| terminal.contains(number));
+        let home = bundle::annotation(spec, annotation::HOME_HIDES).unwrap_or("").to_owned();
+
+        let session = Session::new(&self.host.state, session);
+        let lock = session.lock()?;
+        let join = match lock.neighbours(&home) {
+            Neighbours::None => None,
+            Neighbours::Join(shared) => Some(shared),
+            Neighbours::Differs => {
+                return Err(Failure::new(
+                    "start a turn of the session",
+                    "another of its turns is running whose home hides something else",
+                )
+                .hint("wait for it, use the same rules, or use another session"));
+            }
+        };
+        prepare(&lock, join.is_some())?;
+        let running = executor::Start {
+            bundle: self.dir,
+            spec,
+            stage: self.stage,
+            join,
+            cgroups: cgroups.entrances.clone(),
+            filter,
+            runtime: self.choice.runtime(),
+        }
+        .run()?;
+        stop::at("started");
+        let joinable = |engine| {
+            let registered = lock.register(turn, engine, &home);
+            drop(lock);
+            registered
+        };
+        let (quiet, mut on_loss) = (self.quiet, self.on_loss);
+        let on_alarm = move |alarm: &Alarm| {
+            warn(quiet, &sentence(alarm));
+            if matches!(alarm, Alarm::Lost(_) | Alarm::Appeared(_)) {
+                on_loss();
+            }
+        };
+        let mut watch = Watch::new(pins, absent, masks, Box::new(on_alarm));
+        let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch);
+        session::unregister(&session, turn);
+        let ended = ended?;
+        let mut warnings: Vec<String> = watch.alarms().map(sentence).collect();
+        if ended.timed_out {
+            warnings.push("the time limit ended the command".to_owned());
+        }
+        if cgroups.out_of_memory() {
+            warnings.push("the memory limit ended a process of the turn".to_owned());
+        }
+        Ok(Executed { exit: ended.exit, exec_error: ended.exec_error, warnings })
+    }
+}
+
+impl Executed {
+    /// The exit code that the shim hands on; an error where the command could not be executed.
+    pub fn code(&self, command: &str) -> Result<u8, Failure> {
+        let Some(errno) = self.exec_error.map(nix::errno::Errno::from_raw) else {
+            return Ok(u8::try_from(self.exit.shell_code()).unwrap_or(255));
+        };
+        let what = format!("run {command:?}");
+        Err(match errno {
+            nix::errno::Errno::ENOENT if command.contains('/') => {
+                Failure::new(what, "no such file or directory").code(127)
+            }
+            nix::errno::Errno::ENOENT => Failure::new(what, "executable file not found in $PATH").code(127),
+            other => Failure::new(what, other.desc().to_lowercase()).code(126),
+        })
+    }
+}
+
+fn cgroups(spec: &Spec, turn: &TurnId) -> Result<Cgroups, Failure> {
+    let Some(resources) = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()) else {
+        return Ok(Cgroups::default());
+    };
+    let hierarchies = Hierarchies::read().doing("look at the cgroups of this host")?;
+    Cgroups::make(resources, turn, &hierarchies).map_err(|error| {
+        Failure::new(format!("rule {}", error.rule), format!("it cannot be enforced here: {}", error.why)).hint(
+            "drop the limit, or start codeoid-shim in a cgroup of yours: `systemd-run --user --scope -p \
+             Delegate=yes …`",
+        )
+    })
+}
+
+fn sentence(alarm: &Alarm) -> String {
+    match alarm {
+        Alarm::Lost(path) => format!(
+            "{} was replaced on the host while the turn ran; the sandbox's mount there is gone",
+            path.display()
+        ),
+        Alarm::Masked(path) => {
+            format!("{} is hidden and was made or replaced on the host; it is hidden again", path.display())
+        }
+        Alarm::Unmasked(path) => {
+            format!("{} is hidden and was made or replaced on the host; THE TURN CAN SEE IT NOW", path.display())
+        }
+        Alarm::Appeared(path) => {
+            format!("{} appeared while the turn ran; git follows or runs what is there", path.display())
+        }
+    }
+}
+
+/// Says something that cannot wait for the report.
+#[expect(clippy::print_stderr, reason = "an alarm is for the person at the terminal, now")]
+fn warn(quiet: bool, text: &str) {
+    if !quiet {
+        eprintln!("codeoid-shim: warning: {}", one_line(text));
+    }
+}

@@ -1,0 +1,298 @@
+//! The turn, from what was asked to what is reported: policy, plan, bundle, executor, check. Read from top to
+//! bottom; every decision is made here or above, none below.
+
+mod execute;
+mod oci;
+mod planned;
+mod sessions;
+mod stop;
+mod written;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use codeoid_hooks::finish::{self, Outcome};
+use codeoid_hooks::folder::{self, Prepared};
+use codeoid_hooks::journal::{self, Journal};
+use codeoid_hooks::shared;
+use codeoid_hooks::shared::baseline::{self, Baseline};
+use codeoid_hooks::shared::check::Depth;
+use codeoid_spec::audit::Event;
+use codeoid_spec::bundle;
+use codeoid_spec::policy::Policy;
+use codeoid_spec::report::{Action, Finding, Timing, TurnReport};
+use codeoid_spec::state::StateDir;
+use oci_spec::runtime::Spec;
+
+use crate::diagnostic::{Doing, Failure, one_line};
+use crate::executor::{self, Choice, coverage};
+use crate::report::Target;
+use crate::session::Session;
+use crate::supervise::Signals;
+use crate::{audit, layers, widening};
+
+pub use oci::run_bundle;
+pub use planned::Planned;
+pub use sessions::{check_repository, close_session, open_session};
+pub use written::write_bundle;
+
+use execute::{Executed, Execution};
+
+/// Runs a turn and returns the exit code.
+pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<u8, Failure> {
+    let started = Instant::now();
+    let signals = Signals::take()?;
+    let target = policy.report.as_ref().map(|report| Target::open(&report.value)).transpose()?;
+
+    // Policy -> plan. Nothing is made yet.
+    let planned = Planned::resolve(policy, command, runtime)?;
+    let choice = executor::choose(policy.executor.value)?;
+    let coverage = coverage::linux(&planned.plan, policy);
+    let weaker = coverage::judge(&coverage, policy, choice.name())?;
+    let widened = widening::judge(policy, &planned.plan)?;
+    stop::at("resolved");
+    let resolved = started.elapsed();
+
+    // Plan -> bundle. From here on there is a journal, so that whatever happens is finished.
+    let state = planned.host.state.clone();
+    let mut opened = Opened::begin(policy, planned)?;
+    let plan = opened.planned.plan.clone();
+    let attempt = opened.bundle().and_then(|spec| {
+        let built = started.elapsed();
+        let executed = opened.execute(&spec, &choice, &signals, policy.quiet, &widened)?;
+        Ok((executed, built, started.elapsed()))
+    });
+
+    // Executor -> check.
+    stop::at("finishing");
+    let mut warnings = plan.warnings.clone();
+    warnings.append(&mut opened.warnings);
+    let early = Rc::clone(&opened.early);
+    let outcome = opened.finish();
+    stop::at("cleaned");
+    let (executed, built, ran) = attempt?;
+    let mut outcome = outcome?;
+    say_restored(&outcome.findings);
+    outcome.findings.splice(0..0, early.take());
+    warnings.extend(weaker.iter().chain(&widened).chain(&executed.warnings).chain(&outcome.warnings).cloned());
+    let finished = started.elapsed();
+    let detail = serde_json::json!({ "exit": executed.exit, "findings": outcome.findings.len() });
+    let repository = plan.guard.as_ref().map(|guard| guard.repository.common_dir.as_path());
+    audit::append(&state, Event::TurnFinished, Some(&plan.session), Some(&plan.turn), repository, detail)?;
+    if let Some(target) = target {
+        let ms = |from: Duration, to: Duration| (to - from).as_secs_f64() * 1000.0;
+        let mut limits = weaker;
+        if let Some(guard) = &plan.guard {
+            limits.extend(shared::limits(guard).doing("state the limits")?);
+        }
+        target.write(&TurnReport {
+            version: 1,
+            session: plan.session.clone(),
+            turn: plan.turn.clone(),
+            executor: choice.name().to_owned(),
+            sandbox: "sandboxed".to_owned(),
+            limits,
+            command: plan.command.clone(),
+            exit: executed.exit,
+            coverage,
+            findings: outcome.findings,
+            promoted: Vec::new(),
+            containers_removed: 0,
+            warnings,
+            timing_ms: Timing {
+                resolve: ms(Duration::ZERO, resolved),
+                build: ms(resolved, built),
+                run: ms(built, ran),
+                finish: ms(ran, finished),
+            },
+        })?;
+    }
+    executed.code(&plan.command[0])
+}
+
+/// A turn that has a journal.
+struct Opened {
+    planned: Planned,
+    journal: Journal,
+    prepared: Option<Prepared>,
+    baseline: Option<Baseline>,
+    warnings: Vec<String>,
+    /// What was found while the turn ran.
+    early: Rc<RefCell<Vec<Finding>>>,
+}
+
+impl Opened {
+    /// Finishes what earlier turns left, begins the journal, makes the session's folders.
+    fn begin(policy: &Policy, planned: Planned) -> Result<Self, Failure> {
+        let state = planned.host.state.clone();
+        let path = state.path().to_owned();
+        layers::private_dir(&path).doing(format!("use the state directory {}", path.display()))?;
+        let mut warnings = recover(&state);
+        let plan = &planned.plan;
+        let mut record = journal::Record::new(plan.session.clone(), plan.turn.clone());
+        record.keep_bundle = policy.keep_bundle;
+        let repository = plan.guard.as_ref().map(|guard| guard.repository.clone());
+        if let Some(repository) = &repository {
+            record.common_dir = Some(repository.common_dir.clone());
+            record.folders.clone_from(&repository.session_folders);
+        }
+        let journal = Journal::begin(&state, record).doing("begin the turn's journal")?;
+        stop::at("journal");
+        let prepared = match &repository {
+            Some(repository) => {
+                let what = "make the session's folder for worktrees";
+                match folder::prepare(repository, &state, &plan.session).doing(what) {
+                    Ok(prepared) => Some(prepared),
+                    Err(failure) => {
+                        // Nothing has run: what was made goes again.
+                        let _ = finish::finish(journal, &state, None);
+                        return Err(failure);
+                    }
+                }
+            }
+            None => None,
+        };
+        let mut opened = Self { planned, journal, prepared, baseline: None, warnings: Vec::new(), early: Rc::default() };
+        if let (Some(prepared), Some(repository)) = (&opened.prepared, &repository) {
+            warnings.extend(prepared.warnings.iter().cloned());
+            if prepared.folders != repository.session_folders {
+                let folders = prepared.folders.clone();
+                opened.planned = opened.planned.with_folders(policy, folders)?;
+            }
+        }
+        opened.warnings = warnings;
+        Ok(opened)
+    }
+
+    /// Takes the baseline and writes the bundle.
+    fn bundle(&mut self) -> Result<Spec, Failure> {
+        let Planned { host, plan } = &self.planned;
+        let what = "write the bundle";
+        if let Some(guard) = &plan.guard {
+            let what = "take the baseline of git's bookkeeping";
+            let writable: Vec<_> =
+                plan.mounts.iter().filter(|mount| mount.rule == "write").map(|mount| mount.target.clone()).collect();
+            let baseline = baseline::capture(guard, &writable).doing(what)?;
+            self.journal.store_baseline(&baseline).doing(what)?;
+            self.baseline = Some(baseline);
+        }
+        let dir = self.journal.directory();
+        layers::private_dir(&dir.join("stage")).doing(what)?;
+        let layout = layers::make(plan, host, None)?;
+        let spec = bundle::config(plan, &layout).doing(what)?;
+        spec.save(dir.join("config.json")).doing(what)?;
+        stop::at("bundle");
+        Ok(spec)
+    }
+
+    fn execute(
+        &mut self,
+        spec: &Spec,
+        choice: &Choice,
+        signals: &Signals,
+        quiet: bool,
+        widened: &[String],
+    ) -> Result<Executed, Failure> {
+        let Planned { host, plan } = &self.planned;
+        let state = host.state.clone();
+        let session = Session::new(&state, &plan.session);
+        let dir = self.journal.directory();
+        let repository = plan.guard.as_ref().map(|guard| guard.repository.common_dir.as_path());
+        let on_loss = self.baseline.clone().map(|baseline| {
+            let (state, id, turn) = (state.clone(), plan.session.to_string(), plan.turn.to_string());
+            let early = Rc::clone(&self.early);
+            let check = move || {
+                // What it finds is in the audit log, and found again at the end; a failure shows there too.
+                if let Ok(outcome) =
+                    finish::check_now(&baseline, Depth::Changed, &state, &turn, Some(id.as_str()))
+                {
+                    say_restored(&outcome.findings);
+                    early.borrow_mut().extend(outcome.findings);
+                }
+            };
+            Box::new(check) as Box<dyn FnMut()>
+        });
+        let execution = Execution {
+            host,
+            dir,
+            spec,
+            stage: dir.join("stage"),
+            choice,
+            signals,
+            quiet,
+            on_loss: on_loss.unwrap_or_else(|| Box::new(|| ())),
+        };
+        let warnings = &mut self.warnings;
+        execution.run(&plan.session, &plan.turn, |lock, shared| {
+            let home = plan.covers.iter().find(|cover| cover.upper).filter(|_| !shared);
+            if let Some(cover) = home {
+                let taken = layers::take_out_hidden(session.dir(), cover).doing("update the home layer")?;
+                warnings.extend(taken.iter().map(|path| {
+                    let path = path.display();
+                    format!("{path} is hidden now; what the session had made of it is kept in its state")
+                }));
+            }
+            sessions::remember(lock, &session, host, plan)?;
+            for sentence in widened {
+                let detail = serde_json::json!({ "what": sentence });
+                let event = Event::SandboxWidened;
+                audit::append(&state, event, Some(&plan.session), Some(&plan.turn), repository, detail)?;
+            }
+            let detail = serde_json::json!({ "command": plan.command, "workspace": plan.workspace });
+            let event = Event::TurnStarted;
+            audit::append(&state, event, Some(&plan.session), Some(&plan.turn), repository, detail)
+        })
+    }
+
+    fn finish(self) -> Result<Outcome, Failure> {
+        let kept = self.journal.record().keep_bundle.then(|| self.journal.directory().to_owned());
+        let state = &self.planned.host.state;
+        let outcome =
+            finish::finish_stepwise(self.journal, state, self.prepared, || stop::at("restored")).doing("finish the turn");
+        if let Some(kept) = kept {
+            let _ = std::fs::remove_dir(kept.join("stage"));
+            say(&format!("the bundle is kept in {}", kept.display()));
+        }
+        outcome.map_err(|failure| failure.hint("`codeoid-shim check` tries again"))
+    }
+}
+
+/// Finishes turns whose shim was killed; returns what is to be said of them.
+pub fn recover(state: &StateDir) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for recovered in finish::recover(state) {
+        match recovered.outcome {
+            Ok(outcome) => {
+                say_restored(&outcome.findings);
+                sentences.push(format!("turn {} was not finished by its own shim; it is now", recovered.turn));
+                sentences.extend(outcome.warnings);
+            }
+            Err(error) => {
+                sentences.push(format!("turn {}: {}", recovered.turn, crate::diagnostic::chain(&error)));
+                if let Some(place) = recovered.quarantined {
+                    sentences.push(format!("turn {} is set aside in {}", recovered.turn, place.display()));
+                }
+            }
+        }
+    }
+    sentences
+}
+
+/// Says what was put back or taken away: the person at the terminal must not find that out later.
+pub fn say_restored(findings: &[Finding]) {
+    for finding in findings {
+        let word = match finding.action {
+            Action::Restored => "restored",
+            Action::Removed => "removed",
+            Action::Reported => continue,
+        };
+        say(&format!("{word} {}: {}", finding.path.display(), finding.detail));
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "what was changed on the host is for the person at the terminal")]
+fn say(text: &str) {
+    eprintln!("codeoid-shim: {}", one_line(text));
+}

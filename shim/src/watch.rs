@@ -1,0 +1,218 @@
+//! Watches, while a turn runs, what a mount cannot hold by itself. A mount on a path of the host goes away
+//! without a sound when the host replaces that path (the kernel detaches it); a path that does not exist has
+//! no mount at all. This notices both, and says so at once.
+//!
+//! It is an alarm, not a wall: the turn may write in the instant between. The check at the end decides.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use nix::poll::PollFlags;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+
+use crate::probe;
+use crate::remask::Sandbox;
+
+/// What was noticed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Alarm {
+    /// The mount on this path is gone.
+    Lost(PathBuf),
+    /// This path was not to appear.
+    Appeared(PathBuf),
+    /// What is hidden here was replaced or made; it is hidden again.
+    Masked(PathBuf),
+    /// What is hidden here was replaced or made, and could not be hidden again.
+    Unmasked(PathBuf),
+}
+
+/// The watch of one turn.
+pub struct Watch {
+    inotify: Option<Inotify>,
+    /// The names that matter in each watched directory.
+    names: HashMap<WatchDescriptor, BTreeSet<std::ffi::OsString>>,
+    /// The mount points, with what was bound there.
+    pins: Vec<(PathBuf, Option<(u64, u64)>)>,
+    absent: Vec<PathBuf>,
+    /// Hidden paths that are masked, with what the mask lies on; `None`: there is nothing yet.
+    masks: Vec<(PathBuf, Option<(u64, u64)>)>,
+    sandbox: Option<Sandbox>,
+    mountinfo: Option<File>,
+    alarms: BTreeSet<Alarm>,
+    /// Called for each new alarm.
+    on_alarm: Box<dyn FnMut(&Alarm)>,
+}
+
+impl Watch {
+    /// A watch over mount points (`pins`), over paths that are not to appear (`absent`), and over hidden paths
+    /// that are masked where they exist (`masks`).
+    pub fn new(
+        pins: Vec<PathBuf>,
+        absent: Vec<PathBuf>,
+        masks: Vec<PathBuf>,
+        on_alarm: Box<dyn FnMut(&Alarm)>,
+    ) -> Self {
+        let mut watch = Self {
+            inotify: None,
+            names: HashMap::new(),
+            pins: pins.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
+            absent,
+            masks: masks.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
+            sandbox: None,
+            mountinfo: None,
+            alarms: BTreeSet::new(),
+            on_alarm,
+        };
+        if !watch.masks.is_empty() {
+            watch.arm();
+        }
+        watch
+    }
+
+    /// Whether names are watched already.
+    pub fn is_armed(&self) -> bool {
+        self.inotify.is_some() || (self.pins.is_empty() && self.absent.is_empty() && self.masks.is_empty())
+    }
+
+    /// Begins to watch names. Not at once: closing an inotify descriptor waits for the kernel's reaper, ten
+    /// milliseconds and more, and a turn that is over sooner than that is judged by the look at its end.
+    pub fn arm(&mut self) {
+        let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) else { return };
+        let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
+        let masks = self.masks.iter().map(|(path, _)| path);
+        for path in self.pins.iter().map(|(path, _)| path).chain(&self.absent).chain(masks) {
+            if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+                by_parent.entry(parent).or_default().insert(name.to_owned());
+            }
+        }
+        let flags = AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_ONLYDIR
+            | AddWatchFlags::IN_DONT_FOLLOW;
+        for (parent, names) in by_parent {
+            // What cannot be watched (the user's limit of watches) is still looked at in mountinfo.
+            if let Ok(descriptor) = inotify.add_watch(parent, flags) {
+                self.names.insert(descriptor, names);
+            }
+        }
+        self.inotify = Some(inotify);
+        self.look();
+    }
+
+    /// The sandbox stands: its mounts can be looked at from now on.
+    pub fn started(&mut self, init: i32, sandbox: Option<Sandbox>) {
+        if !self.pins.is_empty() {
+            self.mountinfo = File::open(format!("/proc/{init}/mountinfo")).ok();
+        }
+        self.sandbox = sandbox;
+        // Between the plan and now.
+        self.look();
+    }
+
+    /// What to wait for. mountinfo is always readable; a change of mounts is an error and a priority event
+    /// (proc_pid_mounts(5)).
+    pub fn interests(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        let mounts = self.mountinfo.as_ref().map(|file| (file.as_fd(), PollFlags::POLLPRI));
+        let names = self.inotify.as_ref().map(|inotify| (inotify.as_fd(), PollFlags::POLLIN));
+        mounts.into_iter().chain(names).collect()
+    }
+
+    /// Something happened: look.
+    pub fn act(&mut self) {
+        let mut concerned = false;
+        if let Some(inotify) = &self.inotify {
+            while let Ok(events) = inotify.read_events() {
+                for event in &events {
+                    let names = self.names.get(&event.wd);
+                    let name = event.name.as_ref();
+                    // No name: the directory itself, or a queue that overflowed. Then everything is looked at.
+                    concerned |= name.is_none_or(|name| names.is_none_or(|names| names.contains(name)));
+                }
+                if events.is_empty() {
+                    break;
+                }
+            }
+        }
+        let mounts_changed = self.mountinfo.is_some();
+        if concerned || mounts_changed {
+            self.look();
+        }
+    }
+
+    /// Compares what is there with what is to be there.
+    pub fn look(&mut self) {
+        let mut found = BTreeSet::new();
+        if let Some(file) = &mut self.mountinfo {
+            let mut text = Vec::new();
+            let read = std::io::Seek::rewind(file).and_then(|()| std::io::Read::read_to_end(file, &mut text));
+            // Once init is gone there is nothing to compare with.
+            if read.is_ok() && !text.is_empty() {
+                let mounted: BTreeSet<PathBuf> = probe::parse_mount_points(&text).into_iter().collect();
+                let lost = self.pins.iter().filter(|(path, _)| !mounted.contains(path));
+                found.extend(lost.map(|(path, _)| Alarm::Lost(path.clone())));
+            }
+        }
+        // Renamed away, it is still mounted, but the name on the host is another thing now.
+        let replaced = self.pins.iter().filter(|(path, bound)| identity(path) != *bound);
+        found.extend(replaced.map(|(path, _)| Alarm::Lost(path.clone())));
+        for (path, masked) in &mut self.masks {
+            let now = identity(path);
+            if now.is_some() && now != *masked {
+                let done = self.sandbox.as_ref().is_some_and(|sandbox| sandbox.mask(path));
+                // Said anew for each replacement: what was said before was about another thing.
+                let alarm = if done { Alarm::Masked(path.clone()) } else { Alarm::Unmasked(path.clone()) };
+                self.alarms.remove(&alarm);
+                found.insert(alarm);
+            }
+            *masked = now;
+        }
+        let appeared = self.absent.iter().filter(|path| std::fs::symlink_metadata(path).is_ok());
+        found.extend(appeared.cloned().map(Alarm::Appeared));
+        for alarm in found {
+            if !self.alarms.contains(&alarm) {
+                (self.on_alarm)(&alarm);
+                self.alarms.insert(alarm);
+            }
+        }
+    }
+
+    /// All that was noticed.
+    pub fn alarms(&self) -> impl Iterator<Item = &Alarm> {
+        self.alarms.iter()
+    }
+}
+
+/// Device and inode of what is at a path, not following a link there.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    #[test]
+    fn a_name_that_appears_is_noticed_once_and_others_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let log = Rc::clone(&seen);
+        let forbidden = dir.path().join("commondir");
+        let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
+        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], Vec::new(), on_alarm);
+        watch.arm();
+        std::fs::write(dir.path().join("index.lock"), "").unwrap();
+        watch.act();
+        assert!(seen.borrow().is_empty());
+        std::fs::write(&forbidden, "").unwrap();
+        watch.act();
+        watch.act();
+        assert_eq!(*seen.borrow(), [Alarm::Appeared(forbidden)]);
+    }
+}
