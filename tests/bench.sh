@@ -17,7 +17,7 @@ if [ "$(id -u)" -eq 0 ]; then base=/home; else base=$HOME; fi
 bench=$(mktemp -d "$base/codeoid-bench.XXXXXX")
 chmod 755 "$bench"
 trap 'chmod -R u+rwX "$bench" 2>/dev/null || :; rm -rf "$bench"' EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' INT TERM HUP PIPE
 mkdir "$bench/bin"
 cp "$source_shim" tests/fixtures/many-worktrees.sh "$bench/bin/"
 [ ! -e "$(dirname "$source_shim")/codeoid-hook" ] || cp "$(dirname "$source_shim")/codeoid-hook" "$bench/bin/"

@@ -9,7 +9,7 @@ shim=${CODEOID_SHIM_BIN:-$PWD/target/release/codeoid-shim}
 demo=$(mktemp -d "${TMPDIR:-/tmp}/codeoid-demo.XXXXXX")
 demo=$(cd "$demo" && pwd -P)
 trap 'chmod -R u+rwX "$demo" 2>/dev/null || :; rm -rf "$demo"' EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' INT TERM HUP PIPE
 
 # A machine of its own: a home with a key in it, and nothing of the real one.
 unset $(env | sed -n 's/^\(GIT_[A-Z_]*\|CODEOID_[A-Z_]*\)=.*/\1/p') CODEOID_SHIM_BIN

@@ -1,5 +1,6 @@
 # A nested repository is registered in the index: plain `git status` runs its program.
 # limit: the workspace and its index are the turn's to write; it is reported
+# finding: gitlink-added
 attack() {
     evil
     git init -q nested

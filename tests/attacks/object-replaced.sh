@@ -1,5 +1,5 @@
 # An object is replaced by another under the same name.
-# limit: the turn writes the object store; `git fsck` finds it
+# unsound: the forged object is removed, but its original is gone
 attack() {
     oid=$(git rev-parse main:src/third)
     p=.git/objects/$(echo $oid | cut -c1-2)/$(echo $oid | cut -c3-)

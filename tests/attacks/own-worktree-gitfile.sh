@@ -1,5 +1,4 @@
 # The `.git` file of the session's own worktree points to a repository of the attacker.
-# limit: a `.git` in a folder that the turn writes cannot be protected
 attack() {
     git worktree add -q -b own "$W/own"
     evil_common "$W/own/.evil"

@@ -1,7 +1,8 @@
 # What every attack finds. An attack file defines attack (runs in the workspace: first outside, to show that it
 # works, then inside a turn), human (what somebody then does on the host), harmed (whether it did harm), and
 # may define prepare (on the host, before). A line `# limit: …` says that the sandbox does not prevent it and
-# why; docs/sandbox.md must say so too.
+# why; docs/sandbox.md must say so too. `# finding: KIND` says what the report names all the same, and
+# `# unsound: …` that git misses something afterwards, although no harm is done.
 #
 #   REPO the workspace, a main checkout · COMMON its common dir · VICTIM somebody else's worktree · ENTRY its
 #   entry · W the session's folder · REMOTE the bare remote · MARK a file that exists once the attacker's

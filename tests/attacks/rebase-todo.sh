@@ -1,5 +1,4 @@
 # A rebase in progress in the workspace's checkout has a line that runs a program.
-# limit: an operation in progress in the workspace belongs to the turn, and git runs what it says
 attack() {
     evil
     git checkout -q feature

@@ -1,5 +1,6 @@
 # A recorded resolution with planted content is replayed in the human's merge.
 # limit: the turn writes `rr-cache`; a replayed resolution is in the working tree, to be looked at before it is committed
+# finding: resolution-recorded
 prepare() {
     git config rerere.enabled true
 }

@@ -1,5 +1,4 @@
 # A submodule's `.git` file points to a repository of the attacker.
-# limit: a `.git` in a folder that the turn writes cannot be protected; it is reported
 prepare() {
     git submodule --quiet add "$REMOTE" sub
     git commit -qm sub

@@ -77,6 +77,14 @@ impl Snapshot {
         lines
     }
 
+    /// The paths that are different later, or are not there any more, or are new.
+    #[must_use]
+    pub fn changed(&self, later: &Self) -> Vec<PathBuf> {
+        let gone =
+            self.0.iter().filter(|(path, before)| later.0.get(*path) != Some(before)).map(|(path, _)| path);
+        gone.cloned().chain(self.added(later)).collect()
+    }
+
     /// Asserts that nothing is different later.
     ///
     /// # Panics

@@ -115,14 +115,27 @@ fn attack(place: &Place, name: &str) {
     let outcome = turn.command(["sh", "-c", run, script]).run();
     outcome.expect_ok();
     let folder = PathBuf::from(outcome.out());
-    if limit.is_none() && !name.starts_with("entry-rebase") {
+    let unsound = text(name).lines().any(|line| line.starts_with("# unsound: "));
+    if limit.is_none() && !unsound && !name.starts_with("entry-rebase") {
         scene.repo.assert_sound(place);
     }
     let done = scene.host("human", &folder);
     let harmed = scene.host("harmed", &folder);
+    if unsound {
+        assert!(
+            docs("docs/sandbox.md").contains(&format!("`{name}`")),
+            "docs/sandbox.md does not name {name}"
+        );
+    }
     match limit {
         None => assert!(!harmed.ok(), "{name} did harm:\n{outcome}\n{done}\n{harmed}"),
         Some(reason) => {
+            if let Some(kind) = text(name).lines().find_map(|line| line.strip_prefix("# finding: ")) {
+                assert!(
+                    outcome.findings().iter().any(|finding| finding["kind"] == kind),
+                    "no {kind}: {outcome}"
+                );
+            }
             assert!(
                 harmed.ok(),
                 "{name} does no harm: it is no limit any more ({reason})\n{outcome}\n{done}\n{harmed}"

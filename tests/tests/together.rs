@@ -10,17 +10,25 @@ use codeoid_tests::{Layout, Place, Repo, each_identity, wait_until};
 const COMMITS: u32 = 15;
 
 /// Adds a worktree and commits in it, again and again, with everything that runs into the others on the way.
+///
+/// git itself has races here: it writes a new entry's `commondir` in place, and another git that reads it in that
+/// instant dies ("failed to read …/commondir: Success"); and it does not wait for the lock of a ref. So each
+/// step may be repeated, as a person would.
 fn work(name: &str, folder: &str) -> String {
     format!(
-        "set -e; git worktree add -q -b {name} {folder}/{name} v2; cd {folder}/{name}; i=0
-         while [ $i -lt {COMMITS} ]; do
-             i=$((i + 1)); echo $i >{name}.$i; git add .; git commit -q -m '{name} '$i
-             git tag {name}-$i; git branch -f {name}-side HEAD
-             [ $((i % 5)) -ne 0 ] || git pack-refs --all 2>/dev/null || :
-             [ $((i % 4)) -ne 0 ] || {{ git worktree add -q --detach {folder}/{name}-$i; \
-             git worktree remove {folder}/{name}-$i; }}
-             [ $((i % 6)) -ne 0 ] || git worktree prune
-         done"
+        r#"set -e
+        again() {{ for pause in 0.02 0.05 0.1 0.2 0.5; do "$@" && return 0; sleep $pause; done; "$@"; }}
+        again git worktree add -q -b {name} {folder}/{name} v2; cd {folder}/{name}; i=0
+        while [ $i -lt {COMMITS} ]; do
+            i=$((i + 1)); echo $i >{name}.$i; again git add .; again git commit -q -m '{name} '$i
+            again git tag -f {name}-$i >/dev/null; again git branch -q -f {name}-side HEAD
+            [ $((i % 5)) -ne 0 ] || git pack-refs --all 2>/dev/null || :
+            if [ $((i % 4)) -eq 0 ]; then
+                again git worktree add -q --detach {folder}/{name}-$i
+                again git worktree remove {folder}/{name}-$i
+            fi
+            [ $((i % 6)) -ne 0 ] || again git worktree prune
+        done"#
     )
 }
 
@@ -86,8 +94,8 @@ fn many_short_turns_at_once_serial(place: &Place) {
     let turns: Vec<_> = (0..20)
         .map(|number| {
             let script = format!(
-                "git worktree add -q -b t{number} \"$CODEOID_WORKTREE_DIR/t{number}\" && \
-                 git worktree list >/dev/null"
+                "add() {{ git worktree add -q -B t{number} \"$CODEOID_WORKTREE_DIR/t{number}\"; }}; \
+                 add || {{ sleep 0.2; add; }} || {{ sleep 0.5; add; }}"
             );
             place.turn(&repo.workspace).session(format!("s{}", number % 5)).sh(&script).spawn()
         })

@@ -11,11 +11,10 @@ use codeoid_tests::{Layout, Place, Repo, Requires, docs, each_identity};
 
 /// Operations that protection `shared` cannot allow, because they write the repository's configuration, and
 /// `docs/sandbox.md` says so: (operation, layouts in which it works all the same).
-const SHARED_LIMITS: [(&str, &[Layout]); 5] = [
+const SHARED_LIMITS: [(&str, &[Layout]); 4] = [
     ("branch_rename", &[]),
     ("push_upstream", &[]),
     ("sparse_checkout", &[Layout::WorktreeConfig]),
-    ("submodule_add", &[]),
     ("submodule_update", &[]),
 ];
 
