@@ -205,7 +205,9 @@ fn make(folder: &Path, directory: &Path) -> Result<(), Error> {
         tries += 1;
         let above = Dir::open(above)?;
         if above.lstat(parent_name)?.is_none() {
-            // Before it is made: see above.
+            // Before it is made: see above. Other turns of the session hold the claim too, so what is written is
+            // kept apart by a lock of its own.
+            let _record = lock::file(&directory.join("folders.record.lock"), Lock::Exclusive)?;
             let mut made = load(directory)?;
             if !made.parents.iter().any(|known| known == parent) {
                 made.parents.push(parent.to_owned());

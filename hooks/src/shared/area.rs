@@ -276,6 +276,7 @@ fn configuration(
     let tops = if new { case.tops() } else { Vec::new() };
     let context = keys::Context {
         writable: &case.writable,
+        urls: &case.urls,
         git_dir: dir.path(),
         tops: &tops,
         reftable,

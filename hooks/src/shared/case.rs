@@ -29,6 +29,8 @@ pub(super) struct Case<'a> {
     pub(super) depth: Depth,
     /// All that the turn can write.
     pub(super) writable: Vec<PathBuf>,
+    /// The URLs of the repository's remotes before the turn.
+    pub(super) urls: Vec<Vec<u8>>,
     /// The length of object ids, in bytes.
     pub(super) hash: usize,
 }
@@ -44,7 +46,9 @@ impl<'a> Case<'a> {
         }
         writable.push(repository.common_dir.clone());
         let hash = baseline.areas.first().map_or(20, super::area::hash_of);
-        Self { baseline, depth, writable, hash }
+        let config = baseline.areas.first().and_then(|area| area.files.get("config"));
+        let urls = config.map_or(Vec::new(), |saved| super::keys::remote_urls(&saved.content.0));
+        Self { baseline, depth, writable, urls, hash }
     }
 
     /// The tops of all checkouts.

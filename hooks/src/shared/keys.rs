@@ -19,12 +19,27 @@ use crate::entry;
 pub(crate) struct Context<'a> {
     /// What a turn can write: a remote there would run the turn's hooks.
     pub(crate) writable: &'a [PathBuf],
+    /// The URLs of remotes that the repository had before the turn: a submodule may have the same.
+    pub(crate) urls: &'a [Vec<u8>],
     /// The git dir that the configuration belongs to.
     pub(crate) git_dir: &'a Path,
     /// Directories that a new submodule's `core.worktree` may lie below. Empty for the main git dir.
     pub(crate) tops: &'a [PathBuf],
     /// Whether the repository has a `reftable/tables.list`.
     pub(crate) reftable: bool,
+}
+
+impl Context<'_> {
+    fn takes(&self, url: &[u8]) -> bool {
+        self.urls.iter().any(|known| known == url) || harmless_url(url, self.writable)
+    }
+}
+
+/// The URLs of all remotes in a configuration.
+pub(crate) fn remote_urls(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let file = File::parse(bytes).unwrap_or_default();
+    let remotes = file.variables().iter().filter(|v| v.name.section == "remote" && v.name.key == "url");
+    remotes.filter_map(|v| v.value.clone()).collect()
 }
 
 /// What is to be done about a configuration file.
@@ -98,7 +113,7 @@ fn remotes(before: &File, now: &File, context: &Context<'_>) -> BTreeSet<Vec<u8>
     let known = urls(before);
     urls(now)
         .into_iter()
-        .filter(|pair| known.contains(pair) || harmless_url(&pair.1, context.writable))
+        .filter(|pair| known.contains(pair) || context.takes(&pair.1))
         .map(|(name, _)| name)
         .collect()
 }
@@ -394,7 +409,7 @@ fn accepts(
         Rule::Exactly(word) => value == word.as_bytes(),
         // git takes the name of an unknown remote as a path, and a push into a directory runs its hooks.
         Rule::Remote => value == b"." && name.section == "branch" || remotes.contains(value),
-        Rule::Url => harmless_url(value, context.writable),
+        Rule::Url => context.takes(value),
         Rule::Fetch => harmless_refspec(value),
         Rule::Top => {
             let top = entry::normal(&context.git_dir.join(OsStr::from_bytes(value)));
@@ -476,7 +491,7 @@ mod tests {
     const BASE: &str = "[core]\n\tbare = false\n\tpager = less\n[remote \"origin\"]\n\turl = https://h/r\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n";
 
     fn context<'a>(git_dir: &'a str, writable: &'a [PathBuf], tops: &'a [PathBuf]) -> Context<'a> {
-        Context { writable, git_dir: Path::new(git_dir), tops, reftable: false }
+        Context { writable, urls: &[], git_dir: Path::new(git_dir), tops, reftable: false }
     }
 
     fn judged(before: &str, now: &str) -> Verdict {

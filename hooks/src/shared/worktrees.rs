@@ -356,7 +356,13 @@ fn configuration(
         return Ok(());
     }
     let shared = saved(git_dir, Path::new("config"))?.map(|saved| saved.content.0).unwrap_or_default();
-    let context = keys::Context { writable: &case.writable, git_dir: dir.path(), tops: &[], reftable: false };
+    let context = keys::Context {
+        writable: &case.writable,
+        urls: &case.urls,
+        git_dir: dir.path(),
+        tops: &[],
+        reftable: false,
+    };
     let verdict = keys::judge_one(before, now.as_deref(), &shared, &context);
     faults.extend(check::verdict(&dir.path().join(name), before.is_some(), 0o644, verdict, Some(&seen.id)));
     Ok(())
