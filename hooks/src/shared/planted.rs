@@ -113,8 +113,7 @@ fn armed(case: &Case<'_>, git_dir: &Path) -> Result<Option<String>, read::Error>
         if !new(Some(content.stamp)) {
             continue;
         }
-        let context =
-            keys::Context { writable: &[], git_dir, tops: &[PathBuf::from("/")], reftable: true };
+        let context = keys::Context { writable: &[], git_dir, tops: &[PathBuf::from("/")], reftable: true };
         let verdict = keys::judge_one(None, Some(&content.bytes), &content.bytes, &context);
         let alarming = verdict.undone.iter().find(|what| !what.starts_with("core.bare"));
         if let Some(what) = alarming {
