@@ -60,7 +60,8 @@ fn main() {
     let session = "bench".parse().expect("a valid name");
     // Younger than the clock's tick, nothing proves that it was not changed.
     std::thread::sleep(Duration::from_millis(100));
-    let mut times = ["find", "guard", "capture", "to json", "from json", "check"].map(|n| Times(n, Vec::new()));
+    let mut times =
+        ["find", "guard", "capture", "to json", "from json", "check"].map(|n| Times(n, Vec::new()));
     let mut size = 0;
     for _ in 0..rounds {
         let [find, guarding, capture, write, read, checking] = &mut times;
@@ -72,15 +73,18 @@ fn main() {
         size = json.len();
         let baseline: Baseline = read.take(|| serde_json::from_slice(&json)).expect("just written");
         let keep = Keep::new(root.join("kept"));
-        let checked = checking
-            .take(|| check::run(&baseline, Depth::Changed, &keep, &mut |_| ()))
-            .expect("checked");
+        let checked =
+            checking.take(|| check::run(&baseline, Depth::Changed, &keep, &mut |_| ())).expect("checked");
         assert_eq!(checked.findings, [], "nothing was changed");
     }
     println!("{entries} entries, {rounds} rounds, baseline of {} KiB", size / 1024);
     for Times(name, mut list) in times {
         list.sort();
         let ms = |time: Duration| time.as_secs_f64() * 1_000.0;
-        println!("{name:>10}: median {:6.2} ms, worst {:6.2} ms", ms(list[list.len() / 2]), ms(list[list.len() - 1]));
+        println!(
+            "{name:>10}: median {:6.2} ms, worst {:6.2} ms",
+            ms(list[list.len() / 2]),
+            ms(list[list.len() - 1])
+        );
     }
 }

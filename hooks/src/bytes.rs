@@ -76,7 +76,9 @@ impl<'de> de::Visitor<'de> for Visitor {
             if key != "hex" {
                 return Err(de::Error::unknown_field(&key, &["hex"]));
             }
-            bytes = Some(unhex(&map.next_value::<String>()?).ok_or_else(|| de::Error::custom("not hexadecimal"))?);
+            bytes = Some(
+                unhex(&map.next_value::<String>()?).ok_or_else(|| de::Error::custom("not hexadecimal"))?,
+            );
         }
         bytes.map(Bytes).ok_or_else(|| de::Error::missing_field("hex"))
     }

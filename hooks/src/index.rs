@@ -232,7 +232,14 @@ mod tests {
     #[test]
     fn hostile_paths_are_named() {
         let paths = [
-            "../x", "a/../../x", ".git/hooks/x", "a/.GIT/x", "/etc/x", "a//b", "a/./b", "git~1/x",
+            "../x",
+            "a/../../x",
+            ".git/hooks/x",
+            "a/.GIT/x",
+            "/etc/x",
+            "a//b",
+            "a/./b",
+            "git~1/x",
             ".g\u{200c}it/x",
         ];
         for path in paths {

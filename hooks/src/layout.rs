@@ -370,8 +370,7 @@ fn finish(found: Found, session: &SessionId, roots: &[PathBuf]) -> Result<Reposi
     utf8(&worktrees_root)?;
     let folder = session.worktree_folder(&found.common_dir);
     let hash = hex8(&[found.common_dir.as_os_str().as_bytes()]);
-    let other_roots: Vec<_> =
-        roots.iter().map(|root| root.join(format!("{}-{hash}", slug(&name)))).collect();
+    let other_roots: Vec<_> = roots.iter().map(|root| root.join(format!("{}-{hash}", slug(&name)))).collect();
     let session_folders: Vec<_> =
         std::iter::once(&worktrees_root).chain(&other_roots).map(|root| root.join(&folder)).collect();
     let workspace_entry = match &found.checkout {

@@ -21,6 +21,7 @@ pub mod process;
 pub mod read;
 pub mod roots;
 pub mod shared;
+pub mod text;
 pub mod tree;
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use codeoid_hooks::finish::{self, Outcome};
 use codeoid_hooks::journal::BASELINE;
 use codeoid_hooks::read;
+use codeoid_hooks::text::printable;
 use codeoid_spec::id::SessionId;
 use codeoid_spec::state::StateDir;
 use serde::Deserialize;
@@ -48,15 +49,16 @@ fn main() -> std::process::ExitCode {
                     codeoid_spec::report::Action::Removed => "removed",
                     codeoid_spec::report::Action::Reported => "found",
                 };
-                eprintln!("codeoid-hook: {action} {}: {}", finding.path.display(), finding.detail);
+                let path = printable(&finding.path.to_string_lossy());
+                eprintln!("codeoid-hook: {action} {path}: {}", finding.detail);
             }
             for warning in &outcome.warnings {
-                eprintln!("codeoid-hook: {warning}");
+                eprintln!("codeoid-hook: {}", printable(warning));
             }
             std::process::ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("codeoid-hook: {error:#}");
+            eprintln!("codeoid-hook: {}", printable(&format!("{error:#}")));
             std::process::ExitCode::FAILURE
         }
     }

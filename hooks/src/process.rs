@@ -36,9 +36,16 @@ pub fn git_at_work(directories: &[&Path]) -> Answer {
         if !process.name.starts_with("git") {
             return false;
         }
-        std::fs::read_link(proc.join("cwd"))
-            .is_ok_and(|cwd| directories.iter().any(|directory| cwd.starts_with(directory)))
+        let here = std::fs::read_link(proc.join("cwd"))
+            .is_ok_and(|cwd| directories.iter().any(|directory| cwd.starts_with(directory)));
+        here && !is_daemon(&std::fs::read(proc.join("cmdline")).unwrap_or_default())
     })
+}
+
+/// Whether a command line is that of a git which only waits to be asked.
+fn is_daemon(command_line: &[u8]) -> bool {
+    let daemons: [&[u8]; 3] = [b"fsmonitor--daemon", b"credential-cache--daemon", b"daemon"];
+    command_line.split(|b| *b == 0).skip(1).take(1).any(|word| daemons.contains(&word))
 }
 
 /// Whether a process holds this file open.

@@ -417,9 +417,7 @@ impl Dir {
             let kind = match entry.file_type() {
                 Some(kind) => Kind::of_entry(kind),
                 // Some file systems do not say (readdir(3), DT_UNKNOWN).
-                None => {
-                    self.lstat(OsStr::from_bytes(name.to_bytes()))?.map_or(Kind::Unknown, |s| s.kind())
-                }
+                None => self.lstat(OsStr::from_bytes(name.to_bytes()))?.map_or(Kind::Unknown, |s| s.kind()),
             };
             visit(name, kind, entry.ino());
         }
@@ -491,12 +489,7 @@ fn refused<T>(errno: Errno, path: PathBuf, found: Option<Stamp>) -> Result<Optio
     }
 }
 
-fn read_open(
-    mut file: File,
-    stamp: Stamp,
-    path: impl Fn() -> PathBuf,
-    limit: u64,
-) -> Result<Content, Error> {
+fn read_open(mut file: File, stamp: Stamp, path: impl Fn() -> PathBuf, limit: u64) -> Result<Content, Error> {
     if stamp.size > limit {
         return Err(Error::TooBig { path: path(), size: stamp.size, limit });
     }

@@ -362,10 +362,7 @@ mod tests {
     fn what_is_no_directory_is_refused() {
         let p = place();
         std::fs::write(p.root.join("file"), "").unwrap();
-        assert!(matches!(
-            validate(Path::new("relative"), &p.context),
-            Err(Error::NotAbsolute { .. })
-        ));
+        assert!(matches!(validate(Path::new("relative"), &p.context), Err(Error::NotAbsolute { .. })));
         assert!(matches!(p.judge("absent"), Err(Error::Unreachable { .. })));
         assert!(matches!(p.judge("file"), Err(Error::NotADirectory { .. })));
         let latin = p.root.join(std::ffi::OsStr::from_bytes(b"\xff"));

@@ -234,13 +234,7 @@ struct Left {
     files: usize,
 }
 
-fn copy_into(
-    parent: &Dir,
-    name: &OsStr,
-    target: &Path,
-    left: &mut Left,
-    depth: usize,
-) -> Result<(), Error> {
+fn copy_into(parent: &Dir, name: &OsStr, target: &Path, left: &mut Left, depth: usize) -> Result<(), Error> {
     let too_large = || Error::TooLarge { path: parent.path().join(name) };
     let write = |source| Error::Write { path: target.to_owned(), source };
     let Some(stamp) = parent.lstat(name)? else { return Ok(()) };

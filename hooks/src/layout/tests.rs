@@ -42,10 +42,7 @@ fn a_linked_worktree_and_its_siblings() {
     let repository = found(&s.path("feat"));
     assert_eq!(repository.common_dir, top.join(".git"));
     assert_eq!(repository.git_dir, top.join(".git/worktrees/feat"));
-    assert_eq!(
-        repository.checkout,
-        Checkout::Linked { top: s.path("feat"), entry: "feat".to_owned() }
-    );
+    assert_eq!(repository.checkout, Checkout::Linked { top: s.path("feat"), entry: "feat".to_owned() });
     assert_eq!(repository.main_checkout, Some(top));
     assert_eq!(
         repository.entries,
@@ -150,10 +147,7 @@ fn a_planted_commondir_is_refused() {
     // The same behind a `.git` file, where it could be taken for an entry.
     s.git("", ["init", "-q", "--separate-git-dir", "apart.git", "apart"]);
     s.write("apart.git/commondir", "../evil/.git\n");
-    assert!(matches!(
-        find(&s.path("apart"), &session(), &[]),
-        Err(Error::CommondirPlanted { .. })
-    ));
+    assert!(matches!(find(&s.path("apart"), &session(), &[]), Err(Error::CommondirPlanted { .. })));
 }
 
 #[test]

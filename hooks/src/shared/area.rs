@@ -31,7 +31,8 @@ pub(super) fn judge_all(
     };
     let stamp = dir.stamp()?;
     if (stamp.dev, stamp.ino) != common.inode {
-        let detail = "this is another directory than before the turn; it was judged by the old one's baseline";
+        let detail =
+            "this is another directory than before the turn; it was judged by the old one's baseline";
         faults.push(Fault::reported("common-dir-replaced", &common.path, detail));
     }
     let mut places = vec![common.path.clone()];
@@ -64,9 +65,7 @@ fn judge(
 ) -> Result<Vec<PathBuf>, Error> {
     let survey = survey(dir)?;
     if dir.lstat("commondir")?.is_some() {
-        let path = dir.path().join("commondir");
-        let detail = "git would have taken configuration, hooks and objects from elsewhere";
-        faults.push(Fault::removed("commondir-planted", &path, detail).set_aside(path));
+        faults.push(commondir_planted(dir.path().join("commondir")));
     }
     let known = |path: &Path, target: Option<&Path>| match target {
         Some(target) => area.links.get(&Bytes::of_path(path)).is_some_and(|was| was.path() == target),
@@ -93,10 +92,17 @@ fn judge(
         let left_out = objects::judge(dir, case.hash, case.taken(), faults)?;
         if left_out > 0 {
             let place = dir.path().display();
-            warnings.push(format!("{left_out} new objects in {place} were not hashed again: `git fsck` does"));
+            warnings
+                .push(format!("{left_out} new objects in {place} were not hashed again: `git fsck` does"));
         }
     }
     Ok(worktrees::judge(case, area, dir, &survey, faults)?)
+}
+
+/// A `commondir` where git never makes one.
+pub(super) fn commondir_planted(path: PathBuf) -> Fault {
+    let detail = "git would have taken configuration, hooks and objects from elsewhere";
+    Fault::removed("commondir-planted", &path, detail).set_aside(path)
 }
 
 /// Puts back directories that were moved aside. Returns their names.
@@ -107,7 +113,16 @@ fn directories(
     faults: &mut Vec<Fault>,
 ) -> Result<Vec<&'static str>, read::Error> {
     const NAMES: [&str; 10] = [
-        "branches", "hooks", "info", "logs", "modules", "objects", "refs", "reftable", "remotes", "worktrees",
+        "branches",
+        "hooks",
+        "info",
+        "logs",
+        "modules",
+        "objects",
+        "refs",
+        "reftable",
+        "remotes",
+        "worktrees",
     ];
     let mut moved = Vec::new();
     for name in NAMES {
@@ -184,12 +199,10 @@ fn files(case: &Case<'_>, area: &Area, dir: &Dir, faults: &mut Vec<Fault>) -> Re
                 faults.push(Fault::removed("file-added", &path, detail).set_aside(&path));
             }
             (Some(was), now) => {
-                let untouched =
-                    now.is_some_and(|now| now == was.stamp && settled(&was.stamp, case.taken()));
+                let untouched = now.is_some_and(|now| now == was.stamp && settled(&was.stamp, case.taken()));
                 let same = untouched
-                    || saved(dir, relative)?.is_some_and(|now| {
-                        now.content == was.content && now.stamp.nlink <= was.stamp.nlink
-                    });
+                    || saved(dir, relative)?
+                        .is_some_and(|now| now.content == was.content && now.stamp.nlink <= was.stamp.nlink);
                 if !same {
                     let what = if now.is_some() { "changed" } else { "removed" };
                     let detail = format!("this file was {what}");

@@ -276,10 +276,6 @@ fn pointer(path: &Path, git_dir: &Path) -> Result<Option<Pointer>, read::Error> 
             .map(|named| entry::real(&path.parent().unwrap_or(Path::new("/")).join(named))),
         None => path.canonicalize().ok(),
     };
-    let pointer = Pointer {
-        path: path.to_owned(),
-        git_dir: git_dir.to_owned(),
-        content: content.map(Bytes),
-    };
+    let pointer = Pointer { path: path.to_owned(), git_dir: git_dir.to_owned(), content: content.map(Bytes) };
     Ok((names.as_deref() == Some(git_dir)).then_some(pointer))
 }

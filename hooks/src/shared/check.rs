@@ -22,6 +22,7 @@ use super::{modules, planted, pointers};
 use crate::bytes::Bytes;
 use crate::index;
 use crate::read::{self, Dir, Kind};
+use crate::text::printable;
 use crate::tree::Keep;
 
 /// How often is judged at most. Each round uncovers what the one before put back.
@@ -76,7 +77,8 @@ pub fn run(
             let Some(finding) = &mut fault.finding else { continue };
             for path in fault.steps.iter().filter_map(Step::keeps) {
                 if read::lstat(path).is_ok_and(|stamp| stamp.is_some()) {
-                    finding.detail = format!("{}; kept: {}", finding.detail, keep.target(path).display());
+                    let kept = printable(&keep.target(path).to_string_lossy());
+                    finding.detail = format!("{}; kept: {kept}", finding.detail);
                 }
             }
             if known.insert((finding.kind.clone(), finding.path.clone())) {
@@ -110,6 +112,22 @@ pub fn run(
     for path in left.iter().flat_map(|fault| &fault.steps).filter_map(Step::keeps) {
         checked.warnings.push(format!("{} keeps changing while it is being put right", path.display()));
     }
+    Ok(checked)
+}
+
+/// Takes away a `commondir` that was planted in a main git dir, for which no baseline can be taken because
+/// [`crate::layout::find`] refuses the repository ([`crate::layout::Error::CommondirPlanted`] has the path).
+///
+/// # Errors
+/// It cannot be removed.
+pub fn disarm(commondir: &Path, keep: &Keep) -> Result<Checked, restore::Error> {
+    let mut fault = area::commondir_planted(commondir.to_owned());
+    let mut checked = Checked::default();
+    if let Some(finding) = &mut fault.finding {
+        finding.detail = format!("{}; kept: {}", finding.detail, keep.target(commondir).display());
+        checked.findings.push(finding.clone());
+    }
+    fault.steps.iter().try_for_each(|step| restore::apply(step, keep, &mut checked.warnings))?;
     Ok(checked)
 }
 

@@ -144,9 +144,9 @@ pub(super) fn capture(git_dir: &Dir, list: &[Entry], taken: i64) -> Result<Vec<E
         let Some(digest) = digest(&worktrees, name)? else { continue };
         let usual = worktree.as_deref().map(usual_gitdir);
         // The same length as usual, and it resolved to that worktree: it is the usual one.
-        let as_usual = digest.gitdir.is_some_and(|stamp| {
-            usual.as_ref().is_some_and(|usual| usual.len() as u64 == stamp.size)
-        });
+        let as_usual = digest
+            .gitdir
+            .is_some_and(|stamp| usual.as_ref().is_some_and(|usual| usual.len() as u64 == stamp.size));
         let gitdir = if as_usual { None } else { small(&worktrees, names.of(name, "/gitdir")) };
         let mut record = EntryRecord {
             id: id.clone(),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use codeoid_spec::report::{Action, Finding};
 
 use crate::read::Stamp;
+use crate::text::{printable, reportable};
 
 /// Something that is not as it was, or not as git would have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +71,7 @@ impl Fault {
     }
 
     fn new(kind: &str, path: PathBuf, action: Action, detail: String) -> Self {
+        let (path, detail) = (reportable(&path), printable(&detail));
         let finding = Finding { kind: kind.to_owned(), entry: None, path, action, detail };
         Self { finding: Some(finding), steps: Vec::new() }
     }

@@ -216,7 +216,9 @@ pub fn merge_config(environment: &[(String, String)], add: &[(&str, &str)]) -> V
     let count = value("GIT_CONFIG_COUNT").and_then(|count| count.parse::<usize>().ok()).unwrap_or(0);
     // A count beyond what an environment can hold is one that git refuses, too.
     let mut pairs: Vec<(String, String)> = (0..count.min(10_000))
-        .filter_map(|n| Some((value(&format!("GIT_CONFIG_KEY_{n}"))?, value(&format!("GIT_CONFIG_VALUE_{n}"))?)))
+        .filter_map(|n| {
+            Some((value(&format!("GIT_CONFIG_KEY_{n}"))?, value(&format!("GIT_CONFIG_VALUE_{n}"))?))
+        })
         .collect();
     pairs.extend(add.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
     let mut result = vec![("GIT_CONFIG_COUNT".to_owned(), pairs.len().to_string())];

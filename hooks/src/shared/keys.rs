@@ -130,19 +130,15 @@ fn judge(
     }
     let before_bytes = before.unwrap_or_default();
     let bytes = now.unwrap_or_default();
-    let back = |why: String| Verdict {
-        bytes: Some(before_bytes.to_vec()),
-        undone: vec![why],
-        reported: Vec::new(),
-    };
+    let back =
+        |why: String| Verdict { bytes: Some(before_bytes.to_vec()), undone: vec![why], reported: Vec::new() };
     let file = match File::parse(bytes) {
         Ok(file) => file,
         Err(error) => return back(error.to_string()),
     };
     // Only a file that git refuses does not parse, and then nothing in it is anybody's setting.
     let known = File::parse(before_bytes).unwrap_or_default();
-    let names: BTreeSet<&Name> =
-        known.variables().iter().chain(file.variables()).map(|v| &v.name).collect();
+    let names: BTreeSet<&Name> = known.variables().iter().chain(file.variables()).map(|v| &v.name).collect();
     let mut verdict = Verdict::default();
     let (mut remove, mut add): (Vec<usize>, Vec<Variable>) = (Vec::new(), Vec::new());
     let mut undone: Vec<&Name> = Vec::new();
@@ -294,10 +290,7 @@ const FREE: &[(&str, &[&str])] = &[
         ],
     ),
     ("feature", &["experimental", "manyfiles"]),
-    (
-        "fetch",
-        &["prune", "prunetags", "parallel", "writecommitgraph", "output", "showforcedupdates", "all"],
-    ),
+    ("fetch", &["prune", "prunetags", "parallel", "writecommitgraph", "output", "showforcedupdates", "all"]),
     ("gc", &["auto", "autodetach", "autopacklimit", "cruftpacks", "packrefs", "writecommitgraph"]),
     ("http", &["postbuffer", "lowspeedlimit", "lowspeedtime", "version", "maxrequests"]),
     ("i18n", &["commitencoding", "logoutputencoding"]),
@@ -305,10 +298,7 @@ const FREE: &[(&str, &[&str])] = &[
     ("init", &["defaultbranch"]),
     ("log", &["abbrevcommit", "date", "decorate", "follow", "mailmap"]),
     ("maintenance", &["auto", "autodetach", "strategy"]),
-    (
-        "merge",
-        &["autostash", "conflictstyle", "ff", "log", "renamelimit", "renames", "renormalize", "stat"],
-    ),
+    ("merge", &["autostash", "conflictstyle", "ff", "log", "renamelimit", "renames", "renormalize", "stat"]),
     ("pull", &["ff", "rebase"]),
     ("push", &["autosetupremote", "default", "followtags", "useforceifincludes"]),
     ("rebase", &["abbreviatecommands", "autosquash", "autostash", "forkpoint", "stat", "updaterefs"]),

@@ -35,9 +35,7 @@ fn one(case: &Case<'_>, pointer: &Pointer) -> Result<Option<Fault>, read::Error>
     let fault = Fault::restored("pointer-changed", path, detail);
     Ok(Some(match content {
         Some(content) => fault.write(path, content.0.clone(), 0o644),
-        None => fault
-            .set_aside(path)
-            .step(Step::Link { path: path.clone(), target: git_dir.clone() }),
+        None => fault.set_aside(path).step(Step::Link { path: path.clone(), target: git_dir.clone() }),
     }))
 }
 

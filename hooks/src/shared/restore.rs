@@ -152,8 +152,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
 }
 
 fn create(dir: &Dir, name: &OsStr, tries: u32) -> Result<File, Errno> {
-    let flags =
-        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     for rest in (0..tries).rev() {
         match openat(dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
             Err(Errno::EEXIST) if rest > 0 => std::thread::sleep(PAUSE),
@@ -239,9 +238,8 @@ fn drop_packed(git_dir: &Path, names: &[Vec<u8>]) -> Result<(), Error> {
         other => other.map_err(|errno| os("openat", &git_dir.join(lock), errno))?,
     };
     let result = refs::without(&dir, names).map_err(Error::from).and_then(|rest| match rest {
-        Some((bytes, mode)) => fill(file, &bytes, mode, &path).and_then(|()| {
-            renameat(&dir, lock, &dir, name).map_err(|errno| os("renameat", &path, errno))
-        }),
+        Some((bytes, mode)) => fill(file, &bytes, mode, &path)
+            .and_then(|()| renameat(&dir, lock, &dir, name).map_err(|errno| os("renameat", &path, errno))),
         None => Ok(()),
     });
     match unlinkat(&dir, lock, UnlinkatFlags::NoRemoveDir) {

@@ -114,10 +114,12 @@ fn moved(
         let Some(from) = strangers.get(&record.inode) else { continue };
         let home = base.join(&record.id);
         // Its owner may have renamed it, and told the worktree so.
-        let told = record.gitdir().and_then(|gitdir| entry::gitdir_target(&home, &gitdir)).is_some_and(|to| {
-            read::stat(from)
-                .is_some_and(|stamp| entry::back_pointer(&to, &stamp).is_ok_and(|b| b == BackPointer::Agrees))
-        });
+        let told =
+            record.gitdir().and_then(|gitdir| entry::gitdir_target(&home, &gitdir)).is_some_and(|to| {
+                read::stat(from).is_some_and(|stamp| {
+                    entry::back_pointer(&to, &stamp).is_ok_and(|b| b == BackPointer::Agrees)
+                })
+            });
         if told {
             continue;
         }
@@ -231,9 +233,9 @@ fn inside(
 /// Whether this and every directory above it were there before the turn: renaming a directory into place
 /// changes its ctime.
 fn older(case: &Case<'_>, dir: &Dir, path: &Path) -> bool {
-    path.ancestors().filter(|part| !part.as_os_str().is_empty()).all(|part| {
-        dir.lstat(part).ok().flatten().is_some_and(|stamp| settled(&stamp, case.taken()))
-    })
+    path.ancestors()
+        .filter(|part| !part.as_os_str().is_empty())
+        .all(|part| dir.lstat(part).ok().flatten().is_some_and(|stamp| settled(&stamp, case.taken())))
 }
 
 fn commondir(
@@ -271,7 +273,8 @@ fn commondir(
         Err(error) => return Err(error),
     };
     let detail = format!("the entry's commondir {what}; it points to {} again", area.path.display());
-    let write = Step::Write { path: path.clone(), bytes: entry::COMMONDIR.to_vec(), mode: 0o644, keep: false };
+    let write =
+        Step::Write { path: path.clone(), bytes: entry::COMMONDIR.to_vec(), mode: 0o644, keep: false };
     faults.push(Fault::restored("entry-commondir-changed", path, detail).entry(Some(id)).step(write));
     Ok(())
 }
@@ -350,7 +353,8 @@ fn configuration(
     faults: &mut Vec<Fault>,
 ) -> Result<(), read::Error> {
     let name = Path::new("config.worktree");
-    let before = seen.record.and_then(|record| record.config.as_ref()).map(|saved| saved.content.0.as_slice());
+    let before =
+        seen.record.and_then(|record| record.config.as_ref()).map(|saved| saved.content.0.as_slice());
     let now = saved(dir, name)?.map(|saved| saved.content.0);
     if before == now.as_deref() {
         return Ok(());
@@ -411,7 +415,7 @@ fn duplicates(
     seen: &[Seen<'_>],
     faults: &mut Vec<Fault>,
 ) -> Result<(), read::Error> {
-    if seen.iter().all(|entry| !entry.changed) {
+    if case.depth == Depth::Changed && seen.iter().all(|entry| !entry.changed) {
         return Ok(());
     }
     let looked_into: HashSet<&str> = seen.iter().map(|entry| entry.id.as_str()).collect();
@@ -456,7 +460,7 @@ fn duplicates(
             let fault = if entry.record.is_none() && (is_main || known || !rightful.is_empty()) {
                 let detail = format!("{claim}, which belongs to another one");
                 Fault::removed("entry-duplicate", &path, detail).set_aside(&path)
-            } else if entry.changed {
+            } else if entry.changed || case.depth == Depth::Everything {
                 Fault::reported("entry-duplicate", &path, format!("{claim}, and so does another one"))
             } else {
                 continue;
@@ -485,12 +489,8 @@ fn deleted(base: &Path, record: &EntryRecord) -> Result<Option<Fault>, read::Err
     let detail = format!(
         "the entry of {worktree} was deleted while the worktree was still there; its pointers and HEAD are back, `git -C {worktree} reset` rebuilds its index"
     );
-    let write = |name: &str, bytes: Vec<u8>| Step::Write {
-        path: path.join(name),
-        bytes,
-        mode: 0o644,
-        keep: false,
-    };
+    let write =
+        |name: &str, bytes: Vec<u8>| Step::Write { path: path.join(name), bytes, mode: 0o644, keep: false };
     let mut fault = Fault::restored("entry-deleted", &path, detail)
         .entry(Some(&record.id))
         .step(Step::MakeDirectory { path: base.to_owned() })

@@ -26,44 +26,71 @@ fn keys_that_execute() {
     let cases: Vec<(&str, Box<dyn Fn(&Scratch)>)> = vec![
         ("[core]\n\tfsmonitor = TRAP\n", Box::new(host("repo", &["status"]))),
         ("[alias]\n\tfoo = !TRAP\n", Box::new(host("repo", &["foo"]))),
-        ("[core]\n\teditor = TRAP\n", Box::new(|s: &Scratch| {
-            s.command("repo").env_remove("GIT_EDITOR").args(["commit", "--amend"]).output().unwrap();
-        })),
-        ("[core]\n\tsshCommand = TRAP\n[remote \"x\"]\n\turl = ssh://h/x\n", Box::new(host("repo", &["fetch", "x"]))),
+        (
+            "[core]\n\teditor = TRAP\n",
+            Box::new(|s: &Scratch| {
+                s.command("repo").env_remove("GIT_EDITOR").args(["commit", "--amend"]).output().unwrap();
+            }),
+        ),
+        (
+            "[core]\n\tsshCommand = TRAP\n[remote \"x\"]\n\turl = ssh://h/x\n",
+            Box::new(host("repo", &["fetch", "x"])),
+        ),
         ("[remote \"x\"]\n\turl = .\n\tuploadpack = TRAP\n", Box::new(host("repo", &["fetch", "x"]))),
-        ("[protocol \"ext\"]\n\tallow = always\n[remote \"x\"]\n\turl = ext::TRAP\n", Box::new(host("repo", &["fetch", "x"]))),
-        ("[diff]\n\texternal = TRAP\n", Box::new(|s: &Scratch| {
-            s.write("repo/file", "changed\n");
-            s.try_git("repo", ["diff"]);
-            s.git("repo", ["-c", "diff.external=", "checkout", "-q", "file"]);
-        })),
-        ("[filter \"x\"]\n\tclean = TRAP\n", Box::new(|s: &Scratch| {
-            s.write("repo/.gitattributes", "*.x filter=x\n");
-            s.write("repo/a.x", "x\n");
-            s.try_git("repo", ["add", "a.x"]);
-        })),
-        ("[gpg]\n\tprogram = TRAP\n[commit]\n\tgpgSign = true\n", Box::new(host("repo", &["commit", "--allow-empty", "-m", "x"]))),
-        ("[include]\n\tpath = ../evil.inc\n", Box::new(|s: &Scratch| {
-            add(s, "repo/evil.inc", "[core]\n\tfsmonitor = TRAP\n");
-            s.try_git("repo", ["status"]);
-        })),
-        ("[core]\n\thooksPath = ../trap\n", Box::new(|s: &Scratch| {
-            s.trap("trap/post-index-change", "PWNED");
-            s.try_git("repo", ["update-index", "--force-write-index"]);
-        })),
-        ("[credential]\n\thelper = !TRAP\n", Box::new(|s: &Scratch| {
-            let mut command = s.command("repo");
-            command.args(["credential", "fill"]).env("GIT_TERMINAL_PROMPT", "0");
-            let mut child = command
-                .stdin(std::process::Stdio::piped())
-                .stdout(std::process::Stdio::null())
-                .stderr(std::process::Stdio::null())
-                .spawn()
-                .unwrap();
-            let text = b"protocol=https\nhost=h\n\n";
-            std::io::Write::write_all(&mut child.stdin.take().unwrap(), text).unwrap();
-            child.wait().unwrap();
-        })),
+        (
+            "[protocol \"ext\"]\n\tallow = always\n[remote \"x\"]\n\turl = ext::TRAP\n",
+            Box::new(host("repo", &["fetch", "x"])),
+        ),
+        (
+            "[diff]\n\texternal = TRAP\n",
+            Box::new(|s: &Scratch| {
+                s.write("repo/file", "changed\n");
+                s.try_git("repo", ["diff"]);
+                s.git("repo", ["-c", "diff.external=", "checkout", "-q", "file"]);
+            }),
+        ),
+        (
+            "[filter \"x\"]\n\tclean = TRAP\n",
+            Box::new(|s: &Scratch| {
+                s.write("repo/.gitattributes", "*.x filter=x\n");
+                s.write("repo/a.x", "x\n");
+                s.try_git("repo", ["add", "a.x"]);
+            }),
+        ),
+        (
+            "[gpg]\n\tprogram = TRAP\n[commit]\n\tgpgSign = true\n",
+            Box::new(host("repo", &["commit", "--allow-empty", "-m", "x"])),
+        ),
+        (
+            "[include]\n\tpath = ../evil.inc\n",
+            Box::new(|s: &Scratch| {
+                add(s, "repo/evil.inc", "[core]\n\tfsmonitor = TRAP\n");
+                s.try_git("repo", ["status"]);
+            }),
+        ),
+        (
+            "[core]\n\thooksPath = ../trap\n",
+            Box::new(|s: &Scratch| {
+                s.trap("trap/post-index-change", "PWNED");
+                s.try_git("repo", ["update-index", "--force-write-index"]);
+            }),
+        ),
+        (
+            "[credential]\n\thelper = !TRAP\n",
+            Box::new(|s: &Scratch| {
+                let mut command = s.command("repo");
+                command.args(["credential", "fill"]).env("GIT_TERMINAL_PROMPT", "0");
+                let mut child = command
+                    .stdin(std::process::Stdio::piped())
+                    .stdout(std::process::Stdio::null())
+                    .stderr(std::process::Stdio::null())
+                    .spawn()
+                    .unwrap();
+                let text = b"protocol=https\nhost=h\n\n";
+                std::io::Write::write_all(&mut child.stdin.take().unwrap(), text).unwrap();
+                child.wait().unwrap();
+            }),
+        ),
     ];
     for (text, host) in &cases {
         println!("{text}");

@@ -156,7 +156,8 @@ fn an_entry_that_claims_the_main_checkout() {
 
 #[test]
 fn a_gitdir_that_is_missing_or_leads_nowhere() {
-    let garbage: &[Option<&str>] = &[None, Some("/no/where/.git\n"), Some("garbage"), Some(""), Some("\0/.git\n")];
+    let garbage: &[Option<&str>] =
+        &[None, Some("/no/where/.git\n"), Some("garbage"), Some(""), Some("\0/.git\n")];
     for content in garbage {
         let findings = Attack {
             plant: &|s| {
@@ -295,7 +296,8 @@ fn symlinks_in_an_entry() {
     for (name, host, lost) in cases {
         println!("{name}");
         let plant = link(name);
-        let attack = Attack { setup: &victim, plant: &plant, host, hit: &overwritten, lost, ..Attack::default() };
+        let attack =
+            Attack { setup: &victim, plant: &plant, host, hit: &overwritten, lost, ..Attack::default() };
         let findings = attack.fails();
         assert!(kinds(&findings).contains(&"symlink-planted"), "{name}: {findings:#?}");
     }

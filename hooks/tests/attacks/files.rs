@@ -128,7 +128,8 @@ fn symlinks_that_git_writes_through() {
             let _ = std::fs::remove_file(&path);
             symlink(s.path("victim"), path).unwrap();
         };
-        let attack = Attack { setup: &victim, plant: &plant, host, hit: &overwritten, lost, ..Attack::default() };
+        let attack =
+            Attack { setup: &victim, plant: &plant, host, hit: &overwritten, lost, ..Attack::default() };
         let findings = attack.fails();
         assert_eq!(kinds(&findings), ["symlink-planted"], "{name}");
     }
@@ -231,7 +232,9 @@ fn directories_that_are_symlinks() {
     for (plant, host) in
         [(&refs as &dyn Fn(&Scratch), &branch as &dyn Fn(&Scratch)), (&logs, &branch), (&objects, &blob)]
     {
-        let attack = Attack { setup: &setup, plant, host, hit: &outside, ..Attack::default() };
+        // By chance one of the repository's own objects lies there, too.
+        let lost = &["repo/.git/objects/ab"];
+        let attack = Attack { setup: &setup, plant, host, hit: &outside, lost, ..Attack::default() };
         assert_eq!(kinds(&attack.fails()), ["symlink-planted"]);
     }
 }
@@ -349,8 +352,7 @@ fn older_kinds_of_remotes() {
             s.write(file, &content(s));
         }
     };
-    let remotes =
-        plant("repo/.git/remotes/foo", |s| format!("URL: {}\n", s.path("repo/planted").display()));
+    let remotes = plant("repo/.git/remotes/foo", |s| format!("URL: {}\n", s.path("repo/planted").display()));
     let branches = plant("repo/.git/branches/foo", |s| format!("{}\n", s.path("repo/planted").display()));
     for plant in [&remotes as &dyn Fn(&Scratch), &branches] {
         let host = |s: &Scratch| {
@@ -556,7 +558,10 @@ fn a_commit_whose_editor_is_open_keeps_its_lock() {
     while !ready.exists() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert!(s.path("repo/.git/index.lock").exists(), "git commit -a holds the index while the editor is open");
+    assert!(
+        s.path("repo/.git/index.lock").exists(),
+        "git commit -a holds the index while the editor is open"
+    );
     let findings = checked(&s, &baseline);
     assert!(s.path("repo/.git/index.lock").exists(), "{findings:?}");
     git.kill().unwrap();
@@ -576,6 +581,49 @@ fn the_common_dir_itself_exchanged() {
     s.trap("repo/.git/hooks/pre-commit", "PWNED");
     let findings = checked(&s, &baseline);
     assert_eq!(kinds(&findings), ["common-dir-replaced", "hook-added"]);
+}
+
+#[test]
+fn names_that_would_rule_a_terminal() {
+    let s = usual();
+    let baseline = capture(&s, "repo");
+    symlink("\u{1b}[2J", s.path("repo/.git/\u{1b}]0;x\u{7}")).unwrap();
+    s.write("repo/.git/hooks/\u{1b}[31mred", "x");
+    for finding in checked(&s, &baseline) {
+        assert!(!finding.detail.chars().any(char::is_control), "{finding:?}");
+    }
+}
+
+#[test]
+fn a_commondir_that_refuses_every_turn_is_disarmed() {
+    use codeoid_hooks::{layout, shared::check, tree::Keep};
+    let s = usual();
+    s.write("repo/.git/commondir", "../../nowhere\n");
+    let session = "s1".parse().unwrap();
+    let Err(layout::Error::CommondirPlanted { path }) = layout::find(&s.path("repo"), &session, &[]) else {
+        panic!("it is refused");
+    };
+    let done = check::disarm(&path, &Keep::new(s.path("kept"))).unwrap();
+    assert_eq!(kinds(&done.findings), ["commondir-planted"]);
+    assert!(layout::find(&s.path("repo"), &session, &[]).unwrap().is_some());
+    s.git("repo", ["status"]);
+}
+
+#[test]
+fn everything_is_judged_when_somebody_asks() {
+    use codeoid_hooks::finish::check_now;
+    use codeoid_hooks::shared::check::Depth;
+    let s = usual();
+    // Planted before the baseline: by a turn that nobody finished.
+    s.write("repo/.git/worktrees/feat/commondir", "/nowhere\n");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let baseline = capture(&s, "repo");
+    assert_eq!(checked(&s, &baseline), [], "it did not change");
+    let state = codeoid_spec::state::StateDir::new(s.path("state"));
+    let outcome = check_now(&baseline, Depth::Everything, &state, "check", Some("s1")).unwrap();
+    assert_eq!(kinds(&outcome.findings), ["entry-commondir-changed"]);
+    s.git("feat", ["status"]);
+    assert!(s.text("state/audit.jsonl").contains("session.worktree_entry_restored"));
 }
 
 #[test]

@@ -55,7 +55,9 @@ fn files_of_the_wrong_kind_in_an_entry() {
 #[test]
 fn files_of_the_wrong_kind_in_the_git_dir() {
     for (kind, make) in KINDS {
-        for name in ["config", "HEAD", "index", "packed-refs", "info/attributes", "shallow", "hooks/pre-commit"] {
+        for name in
+            ["config", "HEAD", "index", "packed-refs", "info/attributes", "shallow", "hooks/pre-commit"]
+        {
             println!("{kind} {name}");
             let s = usual();
             let baseline = capture(&s, "repo");
@@ -63,7 +65,9 @@ fn files_of_the_wrong_kind_in_the_git_dir() {
             let _ = std::fs::remove_file(&path);
             make(&path);
             let findings = checked(&s, &baseline);
-            if ["config", "HEAD"].contains(&name) && !(name == "HEAD" && ["sparse", "latin", "empty"].contains(kind)) {
+            if ["config", "HEAD"].contains(&name)
+                && !(name == "HEAD" && ["sparse", "latin", "empty"].contains(kind))
+            {
                 s.git("repo", ["rev-parse", "--git-dir"]);
             }
             if ["info/attributes", "hooks/pre-commit"].contains(&name) {

@@ -34,6 +34,12 @@ fn turn(s: &Scratch) -> Journal {
     journal
 }
 
+/// What a kill does; dropping alone may leave a copy of the lock in another test's fork.
+fn die(journal: Journal) {
+    let lock = std::fs::File::from(journal.lock().try_clone_to_owned().unwrap());
+    codeoid_hooks::lock::give_back(&lock);
+}
+
 fn plant(s: &Scratch) {
     s.trap("repo/.git/hooks/pre-commit", "PWNED");
     s.write("repo/.git/commondir", "../../nowhere\n");
@@ -89,7 +95,7 @@ fn a_turn_is_finished_and_leaves_nothing() {
 fn a_dead_turn_is_finished_by_the_next_start() {
     let s = usual();
     let before = host(&s);
-    drop(turn(&s));
+    die(turn(&s));
     plant(&s);
     let recovered = finish::recover(&state(&s));
     assert_eq!(recovered.len(), 1);
@@ -127,7 +133,7 @@ fn a_bundle_that_is_kept_is_finished_once() {
 fn killed_at_any_instant_the_next_start_ends_in_the_same_state() {
     let clean = {
         let s = usual();
-        drop(turn(&s));
+        die(turn(&s));
         plant(&s);
         let _ = finish::recover(&state(&s));
         (strip(host(&s), &s), s)
@@ -137,7 +143,7 @@ fn killed_at_any_instant_the_next_start_ends_in_the_same_state() {
     // By time: the whole finish takes some milliseconds here.
     for step in 0..60 {
         let s = usual();
-        drop(turn(&s));
+        die(turn(&s));
         plant(&s);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "journal::recover_in_a_process_of_its_own", "--ignored", "--nocapture"])
@@ -156,7 +162,11 @@ fn killed_at_any_instant_the_next_start_ends_in_the_same_state() {
         }
         std::thread::sleep(std::time::Duration::from_micros(step * 400));
         child.kill().unwrap();
-        if child.wait().unwrap().success() { survived += 1 } else { killed += 1 }
+        if child.wait().unwrap().success() {
+            survived += 1
+        } else {
+            killed += 1
+        }
         let _ = finish::recover(&state(&s));
         assert_eq!(strip(host(&s), &s), clean.0, "killed after {} µs", step * 400);
         assert!(finish::recover(&state(&s)).is_empty());
@@ -164,7 +174,11 @@ fn killed_at_any_instant_the_next_start_ends_in_the_same_state() {
         assert_eq!(turns, 0, "killed after {} µs", step * 400);
         let events: Vec<_> = audit(&s).into_iter().map(|line| line.event).collect();
         let restored = events.iter().filter(|event| **event == Event::WorktreeEntryRestored).count();
-        assert!(restored >= 6, "killed after {} µs: every finding is in the audit log: {events:?}", step * 400);
+        assert!(
+            restored >= 6,
+            "killed after {} µs: every finding is in the audit log: {events:?}",
+            step * 400
+        );
     }
     println!("killed {killed} times, too late {survived} times");
     assert!(killed >= 10, "the kills came too late to mean anything");
@@ -202,7 +216,7 @@ fn journals_that_are_none_are_set_aside() {
         let s = usual();
         let journal = turn(&s);
         let directory = journal.directory().to_owned();
-        drop(journal);
+        die(journal);
         plant(&s);
         std::fs::write(directory.join("journal.json"), text).unwrap();
         let recovered = finish::recover(&state(&s));
@@ -224,7 +238,7 @@ fn baselines_that_are_none_are_set_aside() {
         let s = usual();
         let journal = turn(&s);
         let directory = journal.directory().to_owned();
-        drop(journal);
+        die(journal);
         std::fs::write(directory.join("baseline.json"), text).unwrap();
         let recovered = finish::recover(&state(&s));
         assert_eq!(recovered.len(), 1, "{text:?}");
@@ -270,7 +284,7 @@ fn a_turn_that_cannot_be_finished_is_not_tried_for_ever() {
     let s = usual();
     let mut journal = turn(&s);
     journal.update(|record| record.cleanup.push("/".into())).unwrap();
-    drop(journal);
+    die(journal);
     let mut tries = 0;
     while !finish::recover(&state(&s)).is_empty() {
         tries += 1;
@@ -343,6 +357,25 @@ fn the_hook_of_a_living_turn_leaves_the_clean_up_to_it() {
     let restored: Vec<_> = events.iter().filter(|l| l.event == Event::WorktreeEntryRestored).collect();
     assert_eq!(restored.len(), 6, "and once in the audit log");
     assert!(restored.iter().all(|line| line.session.as_deref() == Some("s1")));
+}
+
+#[test]
+fn many_at_once_restore_once() {
+    let s = usual();
+    let before = host(&s);
+    let bundle = bundle(&s);
+    plant(&s);
+    let state = state(&s);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let _ = finish::bundle(&bundle, &state).unwrap();
+            });
+        }
+    });
+    let mut after = host(&s);
+    after.retain(|path, _| !path.starts_with("bundle"));
+    super::same(&after, &before);
 }
 
 #[test]

@@ -116,7 +116,8 @@ pub fn checked(s: &Scratch, baseline: &Baseline) -> Vec<Finding> {
     let run = || {
         let mut recorded = Vec::new();
         let Checked { findings, failed, .. } =
-            check::run(baseline, Depth::Changed, &keep, &mut |finding| recorded.push(finding.clone())).unwrap();
+            check::run(baseline, Depth::Changed, &keep, &mut |finding| recorded.push(finding.clone()))
+                .unwrap();
         assert!(failed.is_empty(), "{failed:?}");
         assert_eq!(findings, recorded);
         findings
