@@ -148,9 +148,12 @@ impl Session {
             .truncate(false)
             .write(true)
             .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
             .open(self.dir.join("lock"))
             .doing(what())?;
+        if !file.metadata().doing(what())?.is_file() {
+            return Err(Failure::new(what(), "its lock is not a regular file"));
+        }
         let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).doing(what())?;
         Ok(Locked { session: self, _lock: lock })
     }
@@ -189,7 +192,7 @@ impl Session {
 
     fn living(&self) -> impl Iterator<Item = Alive> {
         fs::read_dir(self.alive()).into_iter().flatten().flatten().filter_map(|entry| {
-            let found = fs::read(entry.path()).ok().and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
+            let found = read_regular(&entry.path()).and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
             let living = found.filter(|alive| start_time(alive.pid) == Some(alive.started));
             if living.is_none() {
                 // The turn is over, or was killed; its file says nothing any more.
@@ -240,6 +243,19 @@ impl Locked<'_> {
         file.write_all(&serde_json::to_vec_pretty(record).doing(what)?).doing(what)?;
         fs::rename(&draft, self.session.dir.join("session.json")).doing(what)
     }
+}
+
+/// The content of a small regular file; nothing else is waited for.
+fn read_regular(path: &Path) -> Option<Vec<u8>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)
+        .ok()?;
+    let mut text = Vec::new();
+    let regular = file.metadata().ok()?.is_file();
+    file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
+    regular.then_some(text)
 }
 
 /// Takes a turn off the list of those that live.

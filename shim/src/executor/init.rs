@@ -173,7 +173,27 @@ impl Init {
         for (from, to) in [(high(self.status)?, STATUS), (high(self.alive)?, ALIVE)] {
             process::duplicate_to(from, to).map_err(|errno| ("dup3", errno))?;
         }
-        process::close_from(ALIVE + 1).map_err(|errno| ("close_range", errno))
+        process::close_from(ALIVE + 1).map_err(|errno| ("close_range", errno))?;
+        self.reopen_null()
+    }
+
+    /// libcontainer replaces each standard stream that is the null device by the sandbox's own, opened for
+    /// reading only: nothing can be written to it then.
+    fn reopen_null(&self) -> Result<(), (&'static str, Errno)> {
+        let null = open_null().map_err(|errno| ("open(/dev/null)", errno))?;
+        let device = nix::sys::stat::fstat(&null).map_err(|errno| ("fstat", errno))?.st_rdev;
+        for number in 0..3 {
+            let stat = nix::sys::stat::fstat(process::borrow(number)).map_err(|errno| ("fstat", errno))?;
+            if stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == device {
+                let done = match number {
+                    0 => dup2_stdin(&null),
+                    1 => dup2_stdout(&null),
+                    _ => dup2_stderr(&null),
+                };
+                done.map_err(|errno| ("dup2", errno))?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a terminal in the sandbox's own devpts, so that its name is right in here, and sends its master

@@ -67,7 +67,7 @@ pub fn choose(executor: policy::Executor) -> Result<Choice, Failure> {
             Some(program) => {
                 Ok(Choice { runtime: Runtime::Bubblewrap { program }, name: "bwrap", skipped: Vec::new() })
             }
-            None => Err(Failure::new("executor bwrap", "no program bwrap in $PATH")
+            None => Err(Failure::new("executor bwrap", "no program bwrap in the system's directories")
                 .hint("install bubblewrap, or use --executor libcontainer")),
         },
         policy::Executor::Seatbelt => Err(refuse("seatbelt", "it exists on macOS only")),
@@ -76,11 +76,16 @@ pub fn choose(executor: policy::Executor) -> Result<Choice, Failure> {
     }
 }
 
+/// Where programs of the system are. Not the caller's `PATH`: an agent may have put something there.
+const SYSTEM_PATH: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/run/current-system/sw/bin"];
+
+/// A program of the system that nobody but root (or the caller) can have put there.
 fn find_program(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(name))
-        .find(|path| nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok())
+    use std::os::unix::fs::MetadataExt;
+    SYSTEM_PATH.iter().map(|dir| Path::new(dir).join(name)).find(|path| {
+        let safe = |meta: &std::fs::Metadata| meta.uid() == 0 && meta.mode() & 0o022 == 0;
+        std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && safe(&meta) && meta.mode() & 0o111 != 0)
+    })
 }
 
 /// What a start needs beside the bundle.

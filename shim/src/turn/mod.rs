@@ -43,8 +43,9 @@ use execute::{Executed, Execution};
 /// Runs a turn and returns the exit code.
 pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<u8, Failure> {
     let started = Instant::now();
-    let signals = Signals::take()?;
+    // First: what we open ourselves must not be taken for the caller's.
     let target = policy.report.as_ref().map(|report| Target::open(&report.value)).transpose()?;
+    let signals = Signals::take()?;
 
     // Policy -> plan. Nothing is made yet.
     let planned = Planned::resolve(policy, command, runtime)?;
@@ -73,7 +74,15 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     let outcome = opened.finish();
     stop::at("cleaned");
     let (executed, built, ran) = attempt?;
-    let mut outcome = outcome?;
+    let mut outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            // The command's own end is still to be told; what is left is finished at the next start.
+            say(&failure.to_string());
+            warnings.push(format!("{}: {}", failure.what, failure.why));
+            Outcome::default()
+        }
+    };
     say_restored(&outcome.findings);
     outcome.findings.splice(0..0, early.take());
     warnings.extend(weaker.iter().chain(&widened).chain(&executed.warnings).chain(&outcome.warnings).cloned());
