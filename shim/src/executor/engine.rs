@@ -6,6 +6,7 @@
 //! cgroup manager that an ordinary user has no rights for; the bundle says `0 -> caller`, which every runtime
 //! accepts, and names the wanted ids in annotations.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -13,9 +14,9 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
-use nix::sys::socket::{MsgFlags, send};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, send, sendmsg};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{Pid, chdir, getppid};
+use nix::unistd::{ForkResult, Pid, chdir, getppid};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::init::Init;
@@ -191,11 +192,13 @@ impl Engine<'_> {
     fn enter_namespaces(&self) -> Result<(), Error> {
         let failed = Error::Namespaces;
         let user = if self.uid == 0 { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
+        let mut layer = None;
         if let Some(other) = &self.join {
+            layer = self.borrow_layer(other).map_err(failed)?;
             if let Some(user) = &other.user {
                 process::setns(user.as_fd(), CloneFlags::CLONE_NEWUSER).map_err(failed)?;
             }
-            process::setns(other.mount.as_fd(), CloneFlags::CLONE_NEWNS).map_err(failed)?;
+            // A copy of the host's mounts as they are now, not of those of the other turn's start.
             unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)
                 .on("unshare", "CLONE_NEWNS|CLONE_NEWCGROUP")
                 .map_err(failed)?;
@@ -210,7 +213,63 @@ impl Engine<'_> {
             unshare(CloneFlags::CLONE_NEWNET).on("unshare", "CLONE_NEWNET").map_err(failed)?;
             sys::net::raise_loopback().map_err(failed)?;
         }
-        m::make_private().map_err(Error::Mounts)
+        m::make_private().map_err(Error::Mounts)?;
+        if let (Some(layer), Some(merged)) = (&layer, &self.merged) {
+            let target = m::open_path(None, merged).map_err(Error::Mounts)?;
+            m::move_mount(layer.as_fd(), target.as_fd(), merged).map_err(Error::Mounts)?;
+        }
+        Ok(())
+    }
+
+    /// The home layer as another turn of the session has mounted it: a child enters that turn's namespaces and
+    /// sends a clone of the mount. `None` where it has none.
+    fn borrow_layer(&self, other: &Shared) -> sys::Result<Option<OwnedFd>> {
+        let Some(merged) = &self.merged else { return Ok(None) };
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().on("socketpair", "AF_UNIX")?;
+        let child = match process::fork()? {
+            ForkResult::Child => {
+                let send = || -> sys::Result<()> {
+                    if let Some(user) = &other.user {
+                        process::setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;
+                    }
+                    process::setns(other.mount.as_fd(), CloneFlags::CLONE_NEWNS)?;
+                    if !is_mounted(merged)? {
+                        return Ok(());
+                    }
+                    let mounted = m::open_path(None, merged)?;
+                    let clone = m::open_tree(mounted.as_fd(), false, merged)?;
+                    let fds = [clone.as_raw_fd()];
+                    let rights = [ControlMessage::ScmRights(&fds)];
+                    sendmsg::<()>(
+                        theirs.as_raw_fd(),
+                        &[IoSlice::new(b"x")],
+                        &rights,
+                        MsgFlags::MSG_NOSIGNAL,
+                        None,
+                    )
+                    .map(drop)
+                    .on("sendmsg", merged.display())
+                };
+                process::exit_now(i32::from(send().is_err()));
+            }
+            ForkResult::Parent { child } => child,
+        };
+        drop(theirs);
+        let mut byte = [0u8];
+        let mut space = nix::cmsg_space!([i32; 1]);
+        let mut iov = [IoSliceMut::new(&mut byte)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let received = recvmsg::<()>(ours.as_raw_fd(), &mut iov, Some(&mut space), flags).on("recvmsg", "layer")?;
+        let mut layer = None;
+        for control in received.cmsgs().on("recvmsg", "layer")? {
+            if let ControlMessageOwned::ScmRights(fds) = control {
+                layer = fds.first().and_then(|&fd| process::received(fd));
+            }
+        }
+        match waitpid(child, None).on("waitpid", child)? {
+            WaitStatus::Exited(_, 0) => Ok(layer),
+            _ => Err(sys::Error::new("setns", "the namespaces of the session's other turn", Errno::ESRCH)),
+        }
     }
 
     fn map_ids(&self) -> sys::Result<()> {

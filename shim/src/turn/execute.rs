@@ -78,11 +78,13 @@ impl Execution<'_> {
             .map(Duration::from_millis);
         let terminal = bundle::annotation(spec, annotation::TERMINAL).unwrap_or("");
         let terminal = ["0", "1", "2"].map(|number| terminal.contains(number));
-        let home = bundle::annotation(spec, annotation::HOME_HIDES).unwrap_or("").to_owned();
+        // Only a layer that is written to is shared; without one a turn has nothing to do with others.
+        let home = bundle::annotation(spec, annotation::HOME_HIDES).map(str::to_owned);
 
         let session = Session::new(&self.host.state, session);
         let lock = session.lock()?;
-        let join = match lock.neighbours(&home) {
+        let neighbours = home.as_ref().map_or(Neighbours::None, |home| lock.neighbours(home));
+        let join = match neighbours {
             Neighbours::None => None,
             Neighbours::Join(shared) => Some(shared),
             Neighbours::Differs => {
@@ -106,7 +108,7 @@ impl Execution<'_> {
         .run()?;
         stop::at("started");
         let joinable = |engine| {
-            let registered = lock.register(turn, engine, &home);
+            let registered = home.as_ref().map_or(Ok(()), |home| lock.register(turn, engine, home));
             drop(lock);
             registered
         };
