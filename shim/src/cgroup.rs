@@ -51,7 +51,10 @@ fn settings(limits: &LinuxResources) -> Vec<(&'static str, &'static str, Vec<Set
             list.push((
                 "cpu",
                 "limits.cpus",
-                vec![("cpu.cfs_period_us", period.to_string()), ("cpu.cfs_quota_us", quota.max(1_000).to_string())],
+                vec![
+                    ("cpu.cfs_period_us", period.to_string()),
+                    ("cpu.cfs_quota_us", quota.max(1_000).to_string()),
+                ],
                 vec![("cpu.max", format!("{} {period}", quota.max(1_000)))],
             ));
         }
@@ -194,6 +197,17 @@ impl Drop for Cgroups {
     }
 }
 
+/// Removes the cgroups of turns whose shim was killed: by now nothing is in them.
+pub fn sweep(turn: &str, host: &Hierarchies) {
+    let name = format!("codeoid-{turn}");
+    let parents = host.v1.iter().map(|(_, own)| own.clone());
+    let unified = host.v2.iter().flat_map(|(root, own)| [own.clone(), root.join("codeoid-shim")]);
+    for parent in parents.chain(unified) {
+        // Most turns have none; one that is in use is not removed (EBUSY).
+        let _ = fs::remove_dir(parent.join(&name));
+    }
+}
+
 /// A v2 cgroup below which the caller may make one with these controllers.
 fn delegated(root: &Path, own: &Path, controllers: &[&str]) -> Result<PathBuf, String> {
     let enabled = |dir: &Path| {
@@ -248,7 +262,8 @@ mod tests {
         let found = Hierarchies::parse(hybrid, own);
         assert!(found.v1.contains(&("memory".to_owned(), PathBuf::from("/sys/fs/cgroup/memory/user"))));
         assert!(found.v1.contains(&("cpu".to_owned(), PathBuf::from("/sys/fs/cgroup/cpu/"))));
-        let unified = Hierarchies::parse("30 1 0:20 / /sys/fs/cgroup rw - cgroup2 c rw\n", "0::/user.slice/x\n");
+        let unified =
+            Hierarchies::parse("30 1 0:20 / /sys/fs/cgroup rw - cgroup2 c rw\n", "0::/user.slice/x\n");
         let expected = (PathBuf::from("/sys/fs/cgroup"), PathBuf::from("/sys/fs/cgroup/user.slice/x"));
         assert_eq!(unified.v2, Some(expected));
         assert!(unified.v1.is_empty());
@@ -256,8 +271,7 @@ mod tests {
 
     #[test]
     fn a_mount_of_a_part_of_the_hierarchy_is_not_counted_twice() {
-        let found =
-            Hierarchies::parse("30 1 0:20 /a/b /sys/fs/cgroup rw - cgroup2 c rw\n", "0::/a/b/c\n");
+        let found = Hierarchies::parse("30 1 0:20 /a/b /sys/fs/cgroup rw - cgroup2 c rw\n", "0::/a/b/c\n");
         assert_eq!(found.v2.unwrap().1, PathBuf::from("/sys/fs/cgroup/c"));
     }
 }

@@ -39,11 +39,10 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
     let no_file = base.join("no-file");
     let mut masked_directories = Vec::new();
     if !plan.masked.is_empty() {
-        once(&no_directory, |at| fs::DirBuilder::new().mode(0).create(at)).doing("make the stand-in of masks")?;
-        once(&no_file, |at| {
-            fs::OpenOptions::new().write(true).create_new(true).mode(0).open(at).map(drop)
-        })
-        .doing("make the stand-in of masks")?;
+        once(&no_directory, |at| fs::DirBuilder::new().mode(0).create(at))
+            .doing("make the stand-in of masks")?;
+        once(&no_file, |at| fs::OpenOptions::new().write(true).create_new(true).mode(0).open(at).map(drop))
+            .doing("make the stand-in of masks")?;
         for path in &plan.masked {
             if matches!(HostTree.node(path), Some(Node::Directory { .. })) {
                 masked_directories.push(path.clone());
@@ -220,7 +219,9 @@ pub fn take_out_hidden(session: &Path, cover: &Cover) -> io::Result<Vec<PathBuf>
         }
         let aside = session.join("home/aside");
         private_dir(&aside)?;
-        let to = (0..).map(|n: u32| aside.join(format!("{}.{n}", Path::new(name).file_name().unwrap_or_default().display())));
+        let to = (0..).map(|n: u32| {
+            aside.join(format!("{}.{n}", Path::new(name).file_name().unwrap_or_default().display()))
+        });
         let to = to.into_iter().find(|to| fs::symlink_metadata(to).is_err()).unwrap_or(aside);
         fs::rename(&from, to)?;
         taken.push(cover.root.join(name));

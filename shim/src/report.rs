@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
 
 use codeoid_spec::policy::ReportTarget;
 use codeoid_spec::report::TurnReport;
-use nix::unistd::{AccessFlags, access};
+use nix::fcntl::{OFlag, open, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{AccessFlags, UnlinkatFlags, access, unlinkat};
 
 use crate::diagnostic::{Doing, Failure};
 use crate::sys::process;
@@ -20,7 +21,12 @@ pub enum Target {
     /// A descriptor of the caller's.
     Open(File),
     /// A file; it appears whole, at the end.
-    Path(PathBuf),
+    File {
+        /// Its directory, opened before the turn could put another one there.
+        directory: OwnedFd,
+        /// Its name.
+        name: OsString,
+    },
 }
 
 impl Target {
@@ -44,8 +50,10 @@ impl Target {
                     return Ok(Self::Open(File::options().write(true).open(&path).doing(what)?));
                 }
                 let dir = path.parent().unwrap_or(&path);
-                access(dir, AccessFlags::W_OK | AccessFlags::X_OK).doing(what)?;
-                Ok(Self::Path(path))
+                access(dir, AccessFlags::W_OK | AccessFlags::X_OK).doing(what.clone())?;
+                let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+                let directory = open(dir, flags, Mode::empty()).doing(what)?;
+                Ok(Self::File { directory, name: path.file_name().unwrap_or_default().to_owned() })
             }
         }
     }
@@ -57,21 +65,18 @@ impl Target {
         text.push(b'\n');
         match self {
             Self::Open(mut file) => file.write_all(&text).doing(what),
-            Self::Path(path) => {
-                let what = format!("{what} ({})", path.display());
-                let mut name = OsString::from(".");
-                name.push(path.file_name().unwrap_or_default());
-                name.push(format!(".{}", report.turn));
-                let draft = path.with_file_name(name);
-                let written = File::options()
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o600)
-                    .open(&draft)
-                    .and_then(|mut file| file.write_all(&text))
-                    .and_then(|()| std::fs::rename(&draft, &path));
+            Self::File { directory, name } => {
+                let what = format!("{what} ({})", name.display());
+                let draft = format!(".{}.{}", name.display(), report.turn);
+                let flags =
+                    OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+                let made = openat(&directory, draft.as_str(), flags, mode).doing(what.clone())?;
+                let written = File::from(made).write_all(&text).and_then(|()| {
+                    renameat(&directory, draft.as_str(), &directory, name.as_os_str()).map_err(Into::into)
+                });
                 if written.is_err() {
-                    let _ = std::fs::remove_file(&draft);
+                    let _ = unlinkat(&directory, draft.as_str(), UnlinkatFlags::NoRemoveDir);
                 }
                 written.doing(what)
             }

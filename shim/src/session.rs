@@ -192,7 +192,8 @@ impl Session {
 
     fn living(&self) -> impl Iterator<Item = Alive> {
         fs::read_dir(self.alive()).into_iter().flatten().flatten().filter_map(|entry| {
-            let found = read_regular(&entry.path()).and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
+            let found =
+                read_regular(&entry.path()).and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
             let living = found.filter(|alive| start_time(alive.pid) == Some(alive.started));
             if living.is_none() {
                 // The turn is over, or was killed; its file says nothing any more.

@@ -195,11 +195,14 @@ impl Running {
                             // Gone already: the command was short. Then there is nothing to signal.
                             self.init = received.sender.and_then(|pid| process::pidfd_open(pid).ok());
                             if let Some(pid) = received.sender {
-                                watch.started(pid.as_raw(), received.fds.into_iter().next().map(Sandbox::new));
+                                watch
+                                    .started(pid.as_raw(), received.fds.into_iter().next().map(Sandbox::new));
                             }
                             early.drain(..).for_each(|signal| self.signal(signal));
                         }
-                        Message::Terminal => relay = received.fds.into_iter().next().and_then(|fd| Relay::new(fd, terminal)),
+                        Message::Terminal => {
+                            relay = received.fds.into_iter().next().and_then(|fd| Relay::new(fd, terminal))
+                        }
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),
                         Message::Joinable => {
                             if let Some(joinable) = joinable.take() {
@@ -246,7 +249,9 @@ impl Running {
                 if !known {
                     // Init was killed before it could say how the command ended; with it, everything.
                     ended.exit = match status {
-                        Ok(WaitStatus::Exited(_, code)) if code != 0 => Exit { code: Some(code), signal: None },
+                        Ok(WaitStatus::Exited(_, code)) if code != 0 => {
+                            Exit { code: Some(code), signal: None }
+                        }
                         _ => Exit { code: None, signal: Some(libc::SIGKILL) },
                     };
                 }

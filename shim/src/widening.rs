@@ -13,7 +13,8 @@ use crate::diagnostic::{Doing, Failure, one_line};
 pub fn judge(policy: &Policy, plan: &Plan) -> Result<Vec<String>, Failure> {
     let mut allowed = Vec::new();
     for shown in &plan.widened {
-        let sentence = format!("{} is shown, which is hidden by default ({})", shown.value.display(), shown.origin);
+        let sentence =
+            format!("{} is shown, which is hidden by default ({})", shown.value.display(), shown.origin);
         let owner = shown.origin.source == Source::File || policy.confirm_widening;
         if !owner && !(plan.terminal[0] && plan.terminal[2] && confirm(&sentence)?) {
             return Err(Failure::new("widen the sandbox", sentence).hint(

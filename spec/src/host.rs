@@ -77,7 +77,8 @@ impl<T: Tree> Tree for Cached<T> {
             return node.clone();
         }
         // Below what is missing, everything is.
-        let parent_missing = path.parent().is_some_and(|at| self.nodes.borrow().get(at.as_os_str()) == Some(&None));
+        let parent_missing =
+            path.parent().is_some_and(|at| self.nodes.borrow().get(at.as_os_str()) == Some(&None));
         let node = if parent_missing { None } else { self.tree.node(path) };
         self.nodes.borrow_mut().insert(path.as_os_str().to_owned(), node.clone());
         node

@@ -57,7 +57,11 @@ fn host(uid: u32, home: &str) -> Host {
         mounts: ["/", "/proc", "/sys", "/dev", "/run"]
             .iter()
             .enumerate()
-            .map(|(number, at)| Mounted { device: number.to_string(), root: PathBuf::from("/"), at: PathBuf::from(at) })
+            .map(|(number, at)| Mounted {
+                device: number.to_string(),
+                root: PathBuf::from("/"),
+                at: PathBuf::from(at),
+            })
             .collect(),
         resolver: Some(PathBuf::from("/run/systemd/resolve")),
         env: [("PATH", "/usr/bin:/bin"), ("HOME", home), ("SSH_AUTH_SOCK", "/tmp/ssh/agent"), ("LANG", "C")]
@@ -158,7 +162,8 @@ fn root_with_limits_and_a_closed_network() {
 
 #[test]
 fn rules_of_the_policy_and_their_order() {
-    let tree = tree(&["/home/u/w/secret", "/home/u/data", "/home/u/out", "/home/u/.ssh", "/var/tmp", "/srv/x"]);
+    let tree =
+        tree(&["/home/u/w/secret", "/home/u/data", "/home/u/out", "/home/u/.ssh", "/var/tmp", "/srv/x"]);
     let host = host(1000, "/home/u");
     let flags = [
         (Key::Home, "readonly"),
@@ -191,7 +196,11 @@ fn guard() -> Guard {
             main_checkout: Some(at("/home/u/r")),
             entries: vec![
                 Entry { id: "human".to_owned(), worktree: Some(at("/home/u/r-human")), own: false },
-                Entry { id: "mine".to_owned(), worktree: Some(at("/home/u/r-worktrees/s1-x/mine")), own: true },
+                Entry {
+                    id: "mine".to_owned(),
+                    worktree: Some(at("/home/u/r-worktrees/s1-x/mine")),
+                    own: true,
+                },
             ],
             worktrees_root: at("/home/u/r-worktrees"),
             session_folders: vec![at("/home/u/r-worktrees/s1-x")],
@@ -223,7 +232,14 @@ fn a_repository_with_worktrees_of_others() {
 
 #[test]
 fn what_must_not_be_a_workspace() {
-    let tree = tree(&["/home/u/.ssh/x", "/tmp/ok", "/var/tmp", "/run/user/1000/codeoid-shim", "/dev/shm", "/proc/1"]);
+    let tree = tree(&[
+        "/home/u/.ssh/x",
+        "/tmp/ok",
+        "/var/tmp",
+        "/run/user/1000/codeoid-shim",
+        "/dev/shm",
+        "/proc/1",
+    ]);
     let host = host(1000, "/home/u");
     for path in [
         "/",

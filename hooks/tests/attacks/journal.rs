@@ -369,7 +369,7 @@ fn many_at_once_restore_once() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let _ = finish::bundle(&bundle, &state).unwrap();
+                let _ = finish::bundle(&bundle, &state, None).unwrap();
             });
         }
     });

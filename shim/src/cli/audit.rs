@@ -76,7 +76,8 @@ impl Audit {
         } else {
             let event = serde_json::to_value(line.event).unwrap_or_default();
             let session = line.session.as_deref().unwrap_or("-");
-            let detail = if line.detail.is_null() { String::new() } else { one_line(&line.detail.to_string()) };
+            let detail =
+                if line.detail.is_null() { String::new() } else { one_line(&line.detail.to_string()) };
             let event = event.as_str().unwrap_or("-");
             writeln!(out, "{} {event} session={} {detail}", line.time, one_line(session))?;
         }

@@ -43,13 +43,15 @@ impl Check {
         let host = probe::host(root)?;
         let mut warnings = turn::recover(&host.state);
         let recorded = match (&self.repo, &self.session) {
-            (None, Some(id)) => Session::new(&host.state, id)
-                .record()?
-                .ok_or_else(|| {
-                    Failure::new(format!("session {id}"), "there is no such session")
-                        .hint("see `codeoid-shim session list`")
-                })?
-                .workspace,
+            (None, Some(id)) => {
+                Session::new(&host.state, id)
+                    .record()?
+                    .ok_or_else(|| {
+                        Failure::new(format!("session {id}"), "there is no such session")
+                            .hint("see `codeoid-shim session list`")
+                    })?
+                    .workspace
+            }
             _ => None,
         };
         let place = match self.repo.clone().or(recorded) {

@@ -15,7 +15,12 @@ pub struct Completions {
 impl Completions {
     /// Prints the script.
     pub fn run(self) -> Result<u8, Failure> {
-        clap_complete::generate(self.shell, &mut super::Cli::command(), "codeoid-shim", &mut std::io::stdout());
+        clap_complete::generate(
+            self.shell,
+            &mut super::Cli::command(),
+            "codeoid-shim",
+            &mut std::io::stdout(),
+        );
         Ok(0)
     }
 }

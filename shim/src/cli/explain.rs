@@ -236,7 +236,13 @@ fn describe(whole: &Whole) -> String {
         whole.executor
     );
     for line in &whole.view {
-        text.push_str(&format!("  {:5} {}  ({}; {})\n", line.access, line.path.display(), line.why, line.origin));
+        text.push_str(&format!(
+            "  {:5} {}  ({}; {})\n",
+            line.access,
+            line.path.display(),
+            line.why,
+            line.origin
+        ));
     }
     text.push_str("\nwhat does not exist for the turn:\n");
     for hidden in &whole.hidden {

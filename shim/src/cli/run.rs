@@ -10,7 +10,9 @@ use crate::turn;
 
 /// `run [TURN options] -- COMMAND [ARG]...`, or `run [--bundle DIR] CONTAINER_ID`
 #[derive(Debug, Args)]
-#[command(override_usage = "codeoid-shim run [OPTIONS] -- COMMAND [ARG]...\n       codeoid-shim run [--bundle DIR] CONTAINER_ID")]
+#[command(
+    override_usage = "codeoid-shim run [OPTIONS] -- COMMAND [ARG]...\n       codeoid-shim run [--bundle DIR] CONTAINER_ID"
+)]
 pub struct Run {
     #[command(flatten)]
     options: TurnOptions,

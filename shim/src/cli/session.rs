@@ -98,7 +98,8 @@ impl Shown {
         if json {
             return print_json(&mut out, self);
         }
-        let workspace = self.record.workspace.as_ref().map_or("-".to_owned(), |path| path.display().to_string());
+        let workspace =
+            self.record.workspace.as_ref().map_or("-".to_owned(), |path| path.display().to_string());
         let text = format!(
             "session    {}\nsandbox    {}\nopened     {}\nturns      {}\nrunning    {}\nworkspace  {}\nprompt     {}\n",
             self.record.session,

@@ -191,14 +191,16 @@ pub fn start(engine: &Engine<'_>, program: &Path) -> Result<Pid, engine::Error> 
     let own = std::env::current_exe().on("readlink", "/proc/self/exe").map_err(failed)?;
     let skeleton = read_skeleton(&engine.bundle.join(rootfs)).map_err(failed)?;
     let mut args = arguments(engine.spec, &skeleton, &overlays, &own)?;
-    let filter = engine.filter.as_ref().map(|bytes| memory_file("seccomp", bytes)).transpose().map_err(failed)?;
+    let filter =
+        engine.filter.as_ref().map(|bytes| memory_file("seccomp", bytes)).transpose().map_err(failed)?;
     if let Some(filter) = &filter {
         args.extend(["--seccomp".to_owned(), filter.as_raw_fd().to_string()]);
     }
     let arguments = memory_file("arguments", &nul_separated(&args)).map_err(failed)?;
-    let init = memory_file("init", &serde_json::to_vec(&engine.init).map_err(|error| {
-        engine::Error::Config(Box::new(error))
-    })?)
+    let init = memory_file(
+        "init",
+        &serde_json::to_vec(&engine.init).map_err(|error| engine::Error::Config(Box::new(error)))?,
+    )
     .map_err(failed)?;
     for fd in [&engine.status, &engine.alive, &arguments, &init].into_iter().chain(filter.as_ref()) {
         process::keep_on_exec(fd.as_raw_fd()).on("fcntl", "F_SETFD").map_err(failed)?;

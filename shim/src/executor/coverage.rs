@@ -12,7 +12,10 @@ pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
     let mut list = vec![
         enforced("root", "the host's file system is bound read-only, recursively"),
         enforced("workspace", "bound writable by descriptor"),
-        enforced("processes", "own pid, ipc, uts, mount and cgroup namespaces; no capabilities, no_new_privs, seccomp"),
+        enforced(
+            "processes",
+            "own pid, ipc, uts, mount and cgroup namespaces; no capabilities, no_new_privs, seccomp",
+        ),
     ];
     list.push(match policy.home.value {
         _ if plan.home_masked => Coverage {
@@ -48,9 +51,10 @@ pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
                 Coverage {
                     rule: "sockets.abstract".to_owned(),
                     status: Status::Weaker,
-                    why: "abstract sockets of the host can be reached: it needs Linux 6.12 with Landlock, or \
+                    why:
+                        "abstract sockets of the host can be reached: it needs Linux 6.12 with Landlock, or \
                           `--network off`"
-                        .to_owned(),
+                            .to_owned(),
                 }
             });
         }

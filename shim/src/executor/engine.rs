@@ -259,7 +259,8 @@ impl Engine<'_> {
         let mut space = nix::cmsg_space!([i32; 1]);
         let mut iov = [IoSliceMut::new(&mut byte)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = recvmsg::<()>(ours.as_raw_fd(), &mut iov, Some(&mut space), flags).on("recvmsg", "layer")?;
+        let received =
+            recvmsg::<()>(ours.as_raw_fd(), &mut iov, Some(&mut space), flags).on("recvmsg", "layer")?;
         let mut layer = None;
         for control in received.cmsgs().on("recvmsg", "layer")? {
             if let ControlMessageOwned::ScmRights(fds) = control {
@@ -275,7 +276,8 @@ impl Engine<'_> {
     fn map_ids(&self) -> sys::Result<()> {
         // Without this an unprivileged process may not write gid_map (user_namespaces(7), CVE-2014-8989).
         std::fs::write("/proc/self/setgroups", "deny").on("write", "/proc/self/setgroups")?;
-        std::fs::write("/proc/self/uid_map", format!("{0} {0} 1", self.uid)).on("write", "/proc/self/uid_map")?;
+        std::fs::write("/proc/self/uid_map", format!("{0} {0} 1", self.uid))
+            .on("write", "/proc/self/uid_map")?;
         std::fs::write("/proc/self/gid_map", format!("{0} {0} 1", self.gid)).on("write", "/proc/self/gid_map")
     }
 
@@ -407,9 +409,10 @@ fn failure(error: &Error) -> Message {
 
 fn hint(error: &Error) -> Option<String> {
     let errno = match error {
-        Error::Namespaces(source) | Error::Map(source) | Error::Mounts(source) | Error::Bubblewrap(source) => {
-            source.errno
-        }
+        Error::Namespaces(source)
+        | Error::Map(source)
+        | Error::Mounts(source)
+        | Error::Bubblewrap(source) => source.errno,
         Error::Stage(stage::Error::Mount { source, .. }) => source.errno,
         _ => return None,
     };
@@ -422,8 +425,12 @@ fn hint(error: &Error) -> Option<String> {
                     .to_owned(),
             );
         }
-        if std::fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").is_ok_and(|t| t.trim() == "0") {
-            return Some("user namespaces are off; run `sysctl kernel.unprivileged_userns_clone=1`".to_owned());
+        if std::fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone")
+            .is_ok_and(|t| t.trim() == "0")
+        {
+            return Some(
+                "user namespaces are off; run `sysctl kernel.unprivileged_userns_clone=1`".to_owned(),
+            );
         }
         if std::fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|t| t.trim() == "0") {
             return Some("user namespaces are off; run `sysctl user.max_user_namespaces=10000`".to_owned());

@@ -19,8 +19,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use serde::{Deserialize, Serialize};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, setpgid, tcsetpgrp};
+use serde::{Deserialize, Serialize};
 
 use super::message::Message;
 use crate::sys::{process, tty};
@@ -127,7 +127,8 @@ impl Init {
             .map_err(|errno| ("open(/proc/self/ns/mnt)", errno))?;
         let _ = nix::sys::prctl::set_name(c"codeoid-init");
         nix::sys::prctl::set_dumpable(false).map_err(|errno| ("prctl(PR_SET_DUMPABLE)", errno))?;
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|errno| ("prctl(PR_SET_PDEATHSIG)", errno))?;
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+            .map_err(|errno| ("prctl(PR_SET_PDEATHSIG)", errno))?;
         // The engine may have died before the line above; getppid() is 0 in here and cannot tell.
         if is_orphaned(ALIVE) {
             return Ok(125);
@@ -203,7 +204,8 @@ impl Init {
             return Ok(None);
         }
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        let master = open("/dev/pts/ptmx", flags, Mode::empty()).map_err(|errno| ("open(/dev/pts/ptmx)", errno))?;
+        let master =
+            open("/dev/pts/ptmx", flags, Mode::empty()).map_err(|errno| ("open(/dev/pts/ptmx)", errno))?;
         let slave = tty::open_peer(master.as_fd()).map_err(|errno| ("ioctl(TIOCGPTPEER)", errno))?;
         if let Some((rows, columns)) = self.window {
             let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

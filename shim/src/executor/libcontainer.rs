@@ -104,4 +104,3 @@ fn derive(bundle: &Spec, root: PathBuf, mounts: Vec<Mount>, uid: u32, gid: u32) 
     }
     spec
 }
-

@@ -58,11 +58,18 @@ impl Choice {
 pub fn choose(executor: policy::Executor) -> Result<Choice, Failure> {
     let libcontainer = |skipped| Choice { runtime: Runtime::Libcontainer, name: "libcontainer", skipped };
     let refuse = |name: &str, why: &str| {
-        Failure::new(format!("executor {name}"), why)
-            .hint("use --executor libcontainer or --executor bwrap")
+        Failure::new(format!("executor {name}"), why).hint("use --executor libcontainer or --executor bwrap")
     };
     match executor {
-        policy::Executor::Auto | policy::Executor::Libcontainer => Ok(libcontainer(Vec::new())),
+        policy::Executor::Libcontainer => Ok(libcontainer(Vec::new())),
+        policy::Executor::Auto if sys::mount::has_set_attributes() => Ok(libcontainer(Vec::new())),
+        policy::Executor::Auto => {
+            let why = "executor libcontainer needs Linux 5.12 (mount_setattr(2))";
+            let program = find_program("bwrap")
+                .ok_or_else(|| Failure::new("choose an executor", why).hint("install bubblewrap"))?;
+            let skipped = vec![format!("{why}; bwrap runs the turn")];
+            Ok(Choice { runtime: Runtime::Bubblewrap { program }, name: "bwrap", skipped })
+        }
         policy::Executor::Bwrap => match find_program("bwrap") {
             Some(program) => {
                 Ok(Choice { runtime: Runtime::Bubblewrap { program }, name: "bwrap", skipped: Vec::new() })

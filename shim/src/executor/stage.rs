@@ -128,7 +128,8 @@ impl Stage {
             "tmpfs" | "devpts" => {
                 let at = self.target(target, true).map_err(failed)?;
                 let flags = to_flags(options.attributes.set);
-                m::mount_new(kind, kind, at.as_fd(), flags, &options.data.join(","), target).map_err(failed)?;
+                m::mount_new(kind, kind, at.as_fd(), flags, &options.data.join(","), target)
+                    .map_err(failed)?;
                 Ok(true)
             }
             "overlay" => {
@@ -269,7 +270,9 @@ fn parse<'a>(mount: &'a Mount, kind: &str) -> Result<Options<'a>> {
             "noexec" => attributes.set |= libc::MOUNT_ATTR_NOEXEC,
             // The defaults, and what a private mount namespace is anyway.
             "rw" | "suid" | "dev" | "exec" | "relatime" | "private" | "rprivate" | "strictatime" => {}
-            other if matches!(kind, "tmpfs" | "devpts" | "overlay") && !parsed.bind => parsed.data.push(other),
+            other if matches!(kind, "tmpfs" | "devpts" | "overlay") && !parsed.bind => {
+                parsed.data.push(other)
+            }
             // proc takes its options from libcontainer.
             _ if matches!(kind, "proc" | "mqueue" | "sysfs") => {}
             other => {
@@ -314,7 +317,8 @@ mod tests {
 
     #[test]
     fn an_unknown_option_is_refused_not_ignored() {
-        for (kind, option) in [("bind", "nosymfollow"), ("bind", "sync"), ("none", "x"), ("bind", "rshared")] {
+        for (kind, option) in [("bind", "nosymfollow"), ("bind", "sync"), ("none", "x"), ("bind", "rshared")]
+        {
             let mount = mount(kind, &["bind", option]);
             assert!(matches!(parse(&mount, kind), Err(Error::Option { option: o, .. }) if o == option));
         }
@@ -335,6 +339,10 @@ mod tests {
         assert_eq!(overlay.lower, [PathBuf::from("/a:b"), PathBuf::from(r"/c\d")]);
         assert_eq!(overlay.upper, Some((PathBuf::from("/u"), PathBuf::from("/w"))));
         assert_eq!(overlay.rest, ["userxattr"]);
-        assert_eq!(Overlay::parse(&["lowerdir=/a", "upperdir=/u"]), None, "an upper without a work directory");
+        assert_eq!(
+            Overlay::parse(&["lowerdir=/a", "upperdir=/u"]),
+            None,
+            "an upper without a work directory"
+        );
     }
 }

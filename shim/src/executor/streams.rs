@@ -17,12 +17,15 @@ pub fn judge() -> Result<(), Failure> {
     for (number, name) in [(0, "stdin"), (1, "stdout"), (2, "stderr")] {
         let stream = process::borrow(number);
         let refuse = |why: &str| {
-            Err(Failure::new(format!("hand {name} on"), why).hint("give it a file, a pipe, a terminal or /dev/null"))
+            Err(Failure::new(format!("hand {name} on"), why)
+                .hint("give it a file, a pipe, a terminal or /dev/null"))
         };
         let stat = fstat(stream).doing(format!("look at {name}"))?;
         let flags = fcntl(stream, FcntlArg::F_GETFL).doing(format!("look at {name}"))?;
         match stat.st_mode & libc::S_IFMT {
-            libc::S_IFDIR => return refuse("it is a directory, which opens the host's files past the sandbox"),
+            libc::S_IFDIR => {
+                return refuse("it is a directory, which opens the host's files past the sandbox");
+            }
             libc::S_IFBLK => return refuse("it is a block device, which holds a whole file system"),
             _ if flags & libc::O_PATH != 0 => return refuse("it is a path that was not opened"),
             _ => {}
@@ -73,4 +76,3 @@ impl Kept {
         }
     }
 }
-

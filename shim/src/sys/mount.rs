@@ -28,6 +28,7 @@ impl Attributes {
     pub const NONE: Self = Self { set: 0, clear: 0, recursive: false };
 
     /// Read-only, for the whole tree.
+    #[cfg(test)]
     pub const READ_ONLY: Self = Self { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: true };
 }
 
@@ -73,8 +74,12 @@ pub fn set_attributes(fd: BorrowedFd<'_>, attributes: Attributes, what: &Path) -
     if attributes.set == 0 && attributes.clear == 0 {
         return Ok(());
     }
-    let attr =
-        libc::mount_attr { attr_set: attributes.set, attr_clr: attributes.clear, propagation: 0, userns_fd: 0 };
+    let attr = libc::mount_attr {
+        attr_set: attributes.set,
+        attr_clr: attributes.clear,
+        propagation: 0,
+        userns_fd: 0,
+    };
     let mut flags = libc::AT_EMPTY_PATH;
     if attributes.recursive {
         flags |= libc::AT_RECURSIVE;
@@ -144,6 +149,23 @@ pub fn mount_new(
     let link = fd_path(target);
     mount(Some(source), link.as_str(), Some(fstype), flags, Some(data.as_c_str()))
         .on("mount", format_args!("{fstype} on {}", what.display()))
+}
+
+/// Whether this kernel has mount_setattr(2) (Linux 5.12): asked with a descriptor that there is not.
+pub fn has_set_attributes() -> bool {
+    let attr = libc::mount_attr { attr_set: 0, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: `attr` lives for the call and its size is passed along; the path is NUL-terminated.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            -1,
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    Errno::result(done) != Err(Errno::ENOSYS)
 }
 
 /// Stops all propagation between this mount namespace and the one it was copied from.

@@ -8,7 +8,6 @@ mod raw {
     nix::ioctl_read_bad!(get_window_size, libc::TIOCGWINSZ, nix::pty::Winsize);
     nix::ioctl_write_ptr_bad!(set_window_size, libc::TIOCSWINSZ, nix::pty::Winsize);
     nix::ioctl_write_int_bad!(set_controlling, libc::TIOCSCTTY);
-    nix::ioctl_none_bad!(drop_controlling, libc::TIOCNOTTY);
 }
 
 /// The window size of a terminal (ioctl_tty(2), TIOCGWINSZ).
@@ -31,19 +30,15 @@ pub fn set_controlling(fd: BorrowedFd<'_>) -> nix::Result<()> {
     unsafe { raw::set_controlling(fd.as_raw_fd(), 0) }.map(drop)
 }
 
-/// Gives up the controlling terminal.
-pub fn drop_controlling(fd: BorrowedFd<'_>) -> nix::Result<()> {
-    // SAFETY: takes no argument.
-    unsafe { raw::drop_controlling(fd.as_raw_fd()) }.map(drop)
-}
-
 /// Unlocks the terminal of a pty master and opens it by the master, without a look at any path
 /// (ioctl_tty(2), TIOCGPTPEER, Linux 4.13).
 pub fn open_peer(master: BorrowedFd<'_>) -> nix::Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd;
     let unlock: libc::c_int = 0;
     // SAFETY: the kernel reads one int from a live value.
-    nix::errno::Errno::result(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock) })?;
+    nix::errno::Errno::result(unsafe {
+        libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock)
+    })?;
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: a plain integer argument.
     let fd = nix::errno::Errno::result(unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) })?;

@@ -14,9 +14,8 @@ pub fn copy(from: &Path, to: &Path, name: &CStr) -> io::Result<()> {
     let to = CString::new(to.as_os_str().as_bytes())?;
     let mut value = [0u8; MAX_VALUE];
     // SAFETY: both strings are NUL-terminated; the kernel writes at most the buffer's length.
-    let length = unsafe {
-        libc::lgetxattr(from.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
-    };
+    let length =
+        unsafe { libc::lgetxattr(from.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
     let Ok(length) = usize::try_from(length) else {
         let error = io::Error::last_os_error();
         return match error.raw_os_error() {

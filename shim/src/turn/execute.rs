@@ -157,10 +157,11 @@ fn cgroups(spec: &Spec, turn: &TurnId) -> Result<Cgroups, Failure> {
     };
     let hierarchies = Hierarchies::read().doing("look at the cgroups of this host")?;
     Cgroups::make(resources, turn, &hierarchies).map_err(|error| {
-        Failure::new(format!("rule {}", error.rule), format!("it cannot be enforced here: {}", error.why)).hint(
-            "drop the limit, or start codeoid-shim in a cgroup of yours: `systemd-run --user --scope -p \
+        Failure::new(format!("rule {}", error.rule), format!("it cannot be enforced here: {}", error.why))
+            .hint(
+                "drop the limit, or start codeoid-shim in a cgroup of yours: `systemd-run --user --scope -p \
              Delegate=yes …`",
-        )
+            )
     })
 }
 
@@ -174,7 +175,10 @@ fn sentence(alarm: &Alarm) -> String {
             format!("{} is hidden and was made or replaced on the host; it is hidden again", path.display())
         }
         Alarm::Unmasked(path) => {
-            format!("{} is hidden and was made or replaced on the host; THE TURN CAN SEE IT NOW", path.display())
+            format!(
+                "{} is hidden and was made or replaced on the host; THE TURN CAN SEE IT NOW",
+                path.display()
+            )
         }
         Alarm::Appeared(path) => {
             format!("{} appeared while the turn ran; git follows or runs what is there", path.display())

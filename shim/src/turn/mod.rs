@@ -26,6 +26,7 @@ use codeoid_spec::report::{Action, Finding, Timing, TurnReport};
 use codeoid_spec::state::StateDir;
 use oci_spec::runtime::Spec;
 
+use crate::cgroup::{self, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::{self, Choice, coverage};
 use crate::report::Target;
@@ -69,6 +70,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     // Executor -> check.
     stop::at("finishing");
     let mut warnings = plan.warnings.clone();
+    warnings.extend(choice.skipped.iter().cloned());
     warnings.append(&mut opened.warnings);
     let early = Rc::clone(&opened.early);
     let outcome = opened.finish();
@@ -85,7 +87,8 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     };
     say_restored(&outcome.findings);
     outcome.findings.splice(0..0, early.take());
-    warnings.extend(weaker.iter().chain(&widened).chain(&executed.warnings).chain(&outcome.warnings).cloned());
+    warnings
+        .extend(weaker.iter().chain(&widened).chain(&executed.warnings).chain(&outcome.warnings).cloned());
     let finished = started.elapsed();
     let detail = serde_json::json!({ "exit": executed.exit, "findings": outcome.findings.len() });
     let repository = plan.guard.as_ref().map(|guard| guard.repository.common_dir.as_path());
@@ -163,7 +166,8 @@ impl Opened {
             }
             None => None,
         };
-        let mut opened = Self { planned, journal, prepared, baseline: None, warnings: Vec::new(), early: Rc::default() };
+        let mut opened =
+            Self { planned, journal, prepared, baseline: None, warnings: Vec::new(), early: Rc::default() };
         if let (Some(prepared), Some(repository)) = (&opened.prepared, &repository) {
             warnings.extend(prepared.warnings.iter().cloned());
             if prepared.folders != repository.session_folders {
@@ -181,8 +185,12 @@ impl Opened {
         let what = "write the bundle";
         if let Some(guard) = &plan.guard {
             let what = "take the baseline of git's bookkeeping";
-            let writable: Vec<_> =
-                plan.mounts.iter().filter(|mount| mount.rule == "write").map(|mount| mount.target.clone()).collect();
+            let writable: Vec<_> = plan
+                .mounts
+                .iter()
+                .filter(|mount| mount.rule == "write")
+                .map(|mount| mount.target.clone())
+                .collect();
             let baseline = baseline::capture(guard, &writable).doing(what)?;
             self.journal.store_baseline(&baseline).doing(what)?;
             self.baseline = Some(baseline);
@@ -258,8 +266,8 @@ impl Opened {
     fn finish(self) -> Result<Outcome, Failure> {
         let kept = self.journal.record().keep_bundle.then(|| self.journal.directory().to_owned());
         let state = &self.planned.host.state;
-        let outcome =
-            finish::finish_stepwise(self.journal, state, self.prepared, || stop::at("restored")).doing("finish the turn");
+        let outcome = finish::finish_stepwise(self.journal, state, self.prepared, || stop::at("restored"))
+            .doing("finish the turn");
         if let Some(kept) = kept {
             let _ = std::fs::remove_dir(kept.join("stage"));
             say(&format!("the bundle is kept in {}", kept.display()));
@@ -272,10 +280,14 @@ impl Opened {
 pub fn recover(state: &StateDir) -> Vec<String> {
     let mut sentences = Vec::new();
     for recovered in finish::recover(state) {
+        if let Ok(hierarchies) = Hierarchies::read() {
+            cgroup::sweep(&recovered.turn, &hierarchies);
+        }
         match recovered.outcome {
             Ok(outcome) => {
                 say_restored(&outcome.findings);
-                sentences.push(format!("turn {} was not finished by its own shim; it is now", recovered.turn));
+                sentences
+                    .push(format!("turn {} was not finished by its own shim; it is now", recovered.turn));
                 sentences.extend(outcome.warnings);
             }
             Err(error) => {

@@ -27,7 +27,10 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
     let host = probe::host(runtime)?;
     let (uid, _) = bundle::ids(&spec).doing(what())?;
     if uid != host.uid {
-        return Err(Failure::new(what(), format!("it was written for uid {uid}, and you are uid {}", host.uid)));
+        return Err(Failure::new(
+            what(),
+            format!("it was written for uid {uid}, and you are uid {}", host.uid),
+        ));
     }
     let session: SessionId = bundle::annotation(&spec, annotation::SESSION)
         .ok_or_else(|| Failure::new(what(), "it names no session"))?

@@ -82,9 +82,7 @@ fn guard(policy: &Policy, host: &Host, workspace: &Path) -> Result<Option<Guard>
                 let real = roots::validate(&root.value, context)
                     .map_err(|error| Failure::from_error(what(), &error).hint(hint))?;
                 match plan::never_writable(&real, host) {
-                    Some(why) => {
-                        Err(Failure::new(what(), format!("{}: {why}", real.display())).hint(hint))
-                    }
+                    Some(why) => Err(Failure::new(what(), format!("{}: {why}", real.display())).hint(hint)),
                     None => Ok(real),
                 }
             })

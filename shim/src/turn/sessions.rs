@@ -83,7 +83,8 @@ pub fn check_repository(
     let baseline = baseline::capture(&guard, &[]).doing(what())?;
     layers::private_dir(host.state.path()).doing("make the state directory")?;
     let label = format!("check-{session}");
-    let outcome = finish::check_now(&baseline, Depth::Everything, &host.state, &label, Some(session.as_str()));
+    let outcome =
+        finish::check_now(&baseline, Depth::Everything, &host.state, &label, Some(session.as_str()));
     Ok(Some((common_dir, outcome.doing(what())?)))
 }
 
@@ -103,7 +104,9 @@ pub fn close_session(host: &Host, id: &SessionId) -> Result<Closed, Failure> {
     // A workspace that is gone has nothing to check.
     let workspace = record.as_ref().and_then(|record| record.workspace.clone()).filter(|path| path.is_dir());
     let findings = match workspace {
-        Some(workspace) => check_repository(host, &workspace, id)?.map_or(Vec::new(), |(_, outcome)| outcome.findings),
+        Some(workspace) => {
+            check_repository(host, &workspace, id)?.map_or(Vec::new(), |(_, outcome)| outcome.findings)
+        }
         None => Vec::new(),
     };
     let folders = record.as_ref().map(|record| record.worktree_folders.clone()).unwrap_or_default();

@@ -55,7 +55,9 @@ pub fn write_bundle(
         // The bundle binds them, so they have to be there; the hook takes empty ones away again.
         let prepared = folder::prepare(&guard.repository, &host.state, &plan.session).doing(what())?;
         if prepared.folders != guard.repository.session_folders {
-            return Err(Failure::new(what(), prepared.warnings.join("; ")).hint("leave that worktree root out"));
+            return Err(
+                Failure::new(what(), prepared.warnings.join("; ")).hint("leave that worktree root out")
+            );
         }
         let baseline = baseline::capture(guard, &[]).doing(what())?;
         journal::store_baseline(&output, &baseline).doing(what())?;

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{
     BoxBuilder, Capabilities, HookBuilder, HooksBuilder, Linux, LinuxBuilder, LinuxCapabilitiesBuilder,
     LinuxCpuBuilder, LinuxIdMappingBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder, LinuxNamespaceType,
-    LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, MountBuilder, Process, ProcessBuilder, RootBuilder, Spec,
-    SpecBuilder, UserBuilder,
+    LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, MountBuilder, Process, ProcessBuilder,
+    RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
 use crate::git::Access;
@@ -117,7 +117,8 @@ pub fn config(plan: &Plan, layout: &Layout) -> Result<Spec, Error> {
         .build()?;
     spec.set_hostname(None);
     if let Some(hook) = &layout.hook {
-        let hook = HookBuilder::default().path(hook).args(vec!["codeoid-hook".to_owned()]).timeout(60).build()?;
+        let hook =
+            HookBuilder::default().path(hook).args(vec!["codeoid-hook".to_owned()]).timeout(60).build()?;
         spec.set_hooks(Some(HooksBuilder::default().poststop(vec![hook]).build()?));
     }
     Ok(spec)
@@ -180,7 +181,8 @@ fn mounts(plan: &Plan, layout: &Layout) -> Result<Vec<oci_spec::runtime::Mount>,
         };
         utf8(&mount.target)?;
         utf8(&source)?;
-        let mount = MountBuilder::default().destination(&mount.target).typ(kind).source(source).options(options);
+        let mount =
+            MountBuilder::default().destination(&mount.target).typ(kind).source(source).options(options);
         list.push(mount.build()?);
     }
     for path in &plan.masked {
@@ -253,7 +255,12 @@ fn linux(plan: &Plan) -> Result<Linux, Error> {
         .build()?;
     if plan.uid != 0 {
         let map = |id: u32| {
-            LinuxIdMappingBuilder::default().host_id(id).container_id(0u32).size(1u32).build().map(|map| vec![map])
+            LinuxIdMappingBuilder::default()
+                .host_id(id)
+                .container_id(0u32)
+                .size(1u32)
+                .build()
+                .map(|map| vec![map])
         };
         linux.set_uid_mappings(Some(map(plan.uid)?));
         linux.set_gid_mappings(Some(map(plan.gid)?));
@@ -349,7 +356,8 @@ pub fn annotation<'a>(spec: &'a Spec, name: &str) -> Option<&'a str> {
 /// # Errors
 /// When the bundle was not written by codeoid-shim.
 pub fn ids(spec: &Spec) -> Result<(u32, u32), Error> {
-    let number = |name| annotation(spec, name).and_then(|text| text.parse().ok()).ok_or(Error::Annotation(name));
+    let number =
+        |name| annotation(spec, name).and_then(|text| text.parse().ok()).ok_or(Error::Annotation(name));
     Ok((number(annotation::UID)?, number(annotation::GID)?))
 }
 

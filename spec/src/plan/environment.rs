@@ -81,7 +81,9 @@ fn verdict(policy: &Policy, name: &str, closed: bool) -> Option<String> {
         return Some("it configures codeoid-shim itself".to_owned());
     }
     let named = |list: &[crate::origin::Sourced<String>]| {
-        list.iter().find(|pattern| secrets::matches(&pattern.value, name)).map(|pattern| pattern.origin.to_string())
+        list.iter()
+            .find(|pattern| secrets::matches(&pattern.value, name))
+            .map(|pattern| pattern.origin.to_string())
     };
     if let Some(origin) = named(&policy.env_drop) {
         return Some(format!("the policy drops it ({origin})"));
@@ -98,7 +100,8 @@ fn is_config_pair(name: &str) -> bool {
 
 /// Appends our settings to those that the caller gives by `GIT_CONFIG_COUNT` (git-config(1), ENVIRONMENT).
 fn merge_git_config(env: &mut Vec<(String, String)>, host: &Host, ours: &[(String, String)]) {
-    let count = host.variable("GIT_CONFIG_COUNT").and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
+    let count =
+        host.variable("GIT_CONFIG_COUNT").and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
     let mut number = 0;
     for index in 0..count.min(1000) {
         let key = host.variable(&format!("GIT_CONFIG_KEY_{index}"));

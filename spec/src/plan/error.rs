@@ -40,7 +40,9 @@ pub enum Error {
         origin: Origin,
     },
     /// There is no home directory to protect.
-    #[error("no home directory is known: $HOME is unset or not a directory, and the user database names none")]
+    #[error(
+        "no home directory is known: $HOME is unset or not a directory, and the user database names none"
+    )]
     NoHome,
     /// The file that the owner's rules come from could be changed by the turn.
     #[error("the configuration file {} lies in {}, which the turn may write", .file.display(), .writable.display())]

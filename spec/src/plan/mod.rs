@@ -174,6 +174,27 @@ pub fn never_writable(path: &Path, host: &Host) -> Option<&'static str> {
     None
 }
 
+/// Why a path must not be shown as it is on the host, if it must not: that would bring along the sockets and
+/// devices that a sandbox is without by construction, or the state of other sessions.
+#[must_use]
+pub fn never_readable(path: &Path, host: &Host) -> Option<&'static str> {
+    let runtime_dir = host.variable("XDG_RUNTIME_DIR").map(Path::new);
+    let around = |fixed: &Path| fixed.starts_with(path);
+    if [Path::new("/run"), Path::new("/dev"), Path::new("/proc")].into_iter().any(around) {
+        return Some("the sandbox has its own of what is in there; name what you need in it");
+    }
+    if path.starts_with("/dev") || path.starts_with("/proc") {
+        return Some("it belongs to the kernel");
+    }
+    if Some(path) == runtime_dir {
+        return Some("the sockets of your session are in there; name what you need in it");
+    }
+    if path.starts_with(host.state.path()) || path.starts_with(&host.runtime) {
+        return Some("codeoid-shim's own state is in there");
+    }
+    None
+}
+
 /// Makes the plan.
 ///
 /// # Errors

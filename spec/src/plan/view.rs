@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::cover::Cover;
-use super::{Error, Limits, Plan, Request, environment, never_writable};
+use super::{Error, Limits, Plan, Request, environment, never_readable, never_writable};
 use crate::git::{Access, Checkout};
 use crate::host::{Host, Node, Tree};
 use crate::mount::{Kind, Mount};
@@ -56,7 +56,8 @@ pub(super) fn build(
     view.place_guard();
     view.place_masks();
     view.check_reachable()?;
-    let View { mounts, covers, hidden, masked, watched, top_hidden, widened, warnings, plain_home, .. } = view;
+    let View { mounts, covers, hidden, masked, watched, top_hidden, widened, warnings, plain_home, .. } =
+        view;
     let (env, env_dropped) = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
@@ -69,7 +70,7 @@ pub(super) fn build(
         uid: host.uid,
         gid: host.gid,
         umask: host.umask,
-        skeleton: skeleton(host, tree, &top_hidden),
+        skeleton: skeleton(host, tree, &top_hidden, &mounts),
         mounts,
         covers,
         readonly_paths: if root { paths(ROOT_READ_ONLY) } else { Vec::new() },
@@ -129,7 +130,12 @@ fn paths(list: &[&str]) -> Vec<PathBuf> {
 }
 
 /// The sandbox's root directory: a name for each of the host's, and a `/run` of its own. Read-only.
-fn skeleton(host: &Host, tree: &dyn Tree, hidden: &HashSet<PathBuf>) -> Vec<(PathBuf, Node)> {
+fn skeleton(
+    host: &Host,
+    tree: &dyn Tree,
+    hidden: &HashSet<PathBuf>,
+    mounts: &[Mount],
+) -> Vec<(PathBuf, Node)> {
     let directory = |mode| Node::Directory { mode };
     let mut entries: BTreeMap<PathBuf, Node> = host
         .top
@@ -153,7 +159,14 @@ fn skeleton(host: &Host, tree: &dyn Tree, hidden: &HashSet<PathBuf>) -> Vec<(Pat
     entries.insert(PathBuf::from("/run/shm"), Node::Link(PathBuf::from("/dev/shm")));
     let resolver = host.resolver.iter().map(PathBuf::as_path);
     let kept = KEPT_IN_RUN.iter().map(Path::new).filter(|path| tree.node(path).is_some());
-    for path in resolver.chain(kept) {
+    // What is mounted below `/run` needs a place there, unless a file system of its own is around it.
+    let mounted = mounts.iter().map(|mount| mount.target.as_path()).filter(|at| at.starts_with("/run"));
+    let mounted = mounted.filter(|at| {
+        !mounts
+            .iter()
+            .any(|around| around.target != *at && around.target.starts_with("/run") && around.covers(at))
+    });
+    for path in resolver.chain(kept).chain(mounted) {
         for ancestor in path.ancestors().filter(|at| at.starts_with("/run") && *at != Path::new("/run")) {
             entries.entry(ancestor.to_owned()).or_insert(directory(0o755));
         }
@@ -162,8 +175,13 @@ fn skeleton(host: &Host, tree: &dyn Tree, hidden: &HashSet<PathBuf>) -> Vec<(Pat
 }
 
 /// What programs need of the host's `/run` on distributions that keep their system there.
-const KEPT_IN_RUN: &[&str] =
-    &["/run/current-system", "/run/booted-system", "/run/wrappers", "/run/opengl-driver", "/run/systemd/timesync"];
+const KEPT_IN_RUN: &[&str] = &[
+    "/run/current-system",
+    "/run/booted-system",
+    "/run/wrappers",
+    "/run/opengl-driver",
+    "/run/systemd/timesync",
+];
 
 /// Where a plain bind comes from decides which of two rules for the same path wins; later variants win.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,7 +221,14 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn push(&mut self, target: impl Into<PathBuf>, kind: Kind, rule: &'static str, why: &str, origin: Origin) {
+    fn push(
+        &mut self,
+        target: impl Into<PathBuf>,
+        kind: Kind,
+        rule: &'static str,
+        why: &str,
+        origin: Origin,
+    ) {
         self.mounts.push(Mount { target: target.into(), kind, rule, why: why.to_owned(), origin });
     }
 
@@ -219,11 +244,23 @@ impl View<'_> {
             }
         }
         self.push("/proc", Kind::Proc, "proc", "processes of the sandbox only", root());
-        self.push("/dev", Kind::Tmpfs { mode: 0o755, devices: true }, "dev", "a minimal set of devices", root());
+        self.push(
+            "/dev",
+            Kind::Tmpfs { mode: 0o755, devices: true },
+            "dev",
+            "a minimal set of devices",
+            root(),
+        );
         self.push("/dev/pts", Kind::Devpts, "dev", "terminals of its own", root());
         for path in ["/dev/shm", "/tmp", "/var/tmp", "/run/lock"] {
             if path != "/var/tmp" || self.tree.node(Path::new(path)).is_some() {
-                self.push(path, Kind::Tmpfs { mode: 0o1777, devices: false }, "tmp", "private to the turn", root());
+                self.push(
+                    path,
+                    Kind::Tmpfs { mode: 0o1777, devices: false },
+                    "tmp",
+                    "private to the turn",
+                    root(),
+                );
             }
         }
         let user = format!("/run/user/{}", self.host.uid);
@@ -343,10 +380,12 @@ impl View<'_> {
                 if real.to_str().is_none() {
                     return Err(refuse("its path is not UTF-8, which an OCI bundle cannot carry"));
                 }
-                if access == Access::Write {
-                    if let Some(why) = never_writable(&real, self.host) {
-                        return Err(refuse(why));
-                    }
+                let refused = match access {
+                    Access::Write => never_writable(&real, self.host),
+                    Access::Read => never_readable(&real, self.host),
+                };
+                if let Some(why) = refused {
+                    return Err(refuse(why));
                 }
                 self.add(&real, rank, access, rule, "as the policy says", asked.origin.clone());
             }
@@ -479,9 +518,10 @@ impl View<'_> {
 
     /// The rule that shows a path which is hidden by default, or something in it.
     fn shown(&self, hidden: &Path) -> Option<Sourced<PathBuf>> {
-        let found = self.plain.iter().find(|(at, plain)| {
-            matches!(plain.rank, Rank::Read | Rank::Write) && at.starts_with(hidden)
-        });
+        let found = self
+            .plain
+            .iter()
+            .find(|(at, plain)| matches!(plain.rank, Rank::Read | Rank::Write) && at.starts_with(hidden));
         found.map(|(at, plain)| Sourced::new(at.clone(), plain.origin.clone()))
     }
 
@@ -520,7 +560,8 @@ impl View<'_> {
 
     fn hide_one(&mut self, path: &Path) {
         // Below what is seen as it is, only a mask on the path itself is possible.
-        let plain = self.plain.keys().filter(|at| path.starts_with(at) && *at != path).max_by_key(|at| depth(at));
+        let plain =
+            self.plain.keys().filter(|at| path.starts_with(at) && *at != path).max_by_key(|at| depth(at));
         let cover = self.covers.iter().position(|cover| path.starts_with(&cover.root) && path != cover.root);
         let plain_wins = match (plain, cover) {
             (Some(plain), Some(cover)) => plain.starts_with(&self.covers[cover].root),
@@ -585,7 +626,10 @@ impl View<'_> {
                 let plain = self.plain.keys().any(|plain| at.starts_with(plain) && plain.starts_with(&root));
                 let hidden = plain || self.hidden.iter().any(|hidden| at.starts_with(&hidden.value));
                 let inner = self.covers.iter().any(|other| at.starts_with(&other.root) && other.root != root);
-                if !hidden && !inner && matches!(self.tree.node(&at), Some(Node::Directory { .. } | Node::File)) {
+                if !hidden
+                    && !inner
+                    && matches!(self.tree.node(&at), Some(Node::Directory { .. } | Node::File))
+                {
                     let origin = Origin::host("mount point");
                     self.bind(&at, Access::Read, "home", "a file system mounted there", origin);
                 }

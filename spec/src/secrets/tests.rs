@@ -273,7 +273,10 @@ fn variables_that_lead_out_are_dropped() {
         assert_eq!(env_verdict(name, true), None, "{name}");
     }
     for name in ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "ANTHROPIC_API_KEY"] {
-        assert!(env_verdict(name, true).is_none() && is_login(name), "{name}: handed on unless env.drop names it");
+        assert!(
+            env_verdict(name, true).is_none() && is_login(name),
+            "{name}: handed on unless env.drop names it"
+        );
     }
     for name in ["PGHOST", "https_proxy"] {
         assert!(env_verdict(name, false).is_none() && env_verdict(name, true).is_some(), "{name}");
