@@ -46,18 +46,18 @@ fn settings(limits: &LinuxResources) -> Vec<(&'static str, &'static str, Vec<Set
             vec![("memory.max", bytes), ("memory.swap.max", "0".to_owned())],
         ));
     }
-    if let Some(cpu) = limits.cpu() {
-        if let (Some(quota), Some(period)) = (cpu.quota(), cpu.period()) {
-            list.push((
-                "cpu",
-                "limits.cpus",
-                vec![
-                    ("cpu.cfs_period_us", period.to_string()),
-                    ("cpu.cfs_quota_us", quota.max(1_000).to_string()),
-                ],
-                vec![("cpu.max", format!("{} {period}", quota.max(1_000)))],
-            ));
-        }
+    if let Some(cpu) = limits.cpu()
+        && let (Some(quota), Some(period)) = (cpu.quota(), cpu.period())
+    {
+        list.push((
+            "cpu",
+            "limits.cpus",
+            vec![
+                ("cpu.cfs_period_us", period.to_string()),
+                ("cpu.cfs_quota_us", quota.max(1_000).to_string()),
+            ],
+            vec![("cpu.max", format!("{} {period}", quota.max(1_000)))],
+        ));
     }
     if let Some(pids) = limits.pids() {
         // Init is one of them.

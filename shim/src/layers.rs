@@ -39,10 +39,12 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
     let no_file = base.join("no-file");
     let mut masked_directories = Vec::new();
     if !plan.masked.is_empty() {
-        once(&no_directory, |at| fs::DirBuilder::new().mode(0).create(at))
+        once(&no_directory, |at| fs::DirBuilder::new().mode(0o000).create(at))
             .doing("make the stand-in of masks")?;
-        once(&no_file, |at| fs::OpenOptions::new().write(true).create_new(true).mode(0).open(at).map(drop))
-            .doing("make the stand-in of masks")?;
+        once(&no_file, |at| {
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o000).open(at).map(drop)
+        })
+        .doing("make the stand-in of masks")?;
         for path in &plan.masked {
             if matches!(HostTree.node(path), Some(Node::Directory { .. })) {
                 masked_directories.push(path.clone());

@@ -40,10 +40,12 @@ pub fn program(profile: &LinuxSeccomp, cache: &Path) -> Result<Vec<u8>, Failure>
     let text = serde_json::to_vec(profile).doing(what)?;
     let name = format!("{}{}", codeoid_spec::id::hex8(&[&text]), codeoid_spec::id::hex8(&[b"filter", &text]));
     let path = cache.join(format!("seccomp-{REVISION}-{name}"));
-    if let Ok(bytes) = fs::read(&path) {
-        if !bytes.is_empty() && bytes.len() % 8 == 0 && (bytes.len() as u64) <= MAX_PROGRAM {
-            return Ok(bytes);
-        }
+    if let Ok(bytes) = fs::read(&path)
+        && !bytes.is_empty()
+        && bytes.len() % 8 == 0
+        && (bytes.len() as u64) <= MAX_PROGRAM
+    {
+        return Ok(bytes);
     }
     let bytes = compile(profile).doing(what)?;
     // Losing the race to write it, or not being able to, costs time only.

@@ -205,11 +205,11 @@ impl Running {
                         }
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),
                         Message::Joinable => {
-                            if let Some(joinable) = joinable.take() {
-                                if let Err(failure) = joinable(self.child) {
-                                    self.kill();
-                                    failed = Some(failure);
-                                }
+                            if let Some(joinable) = joinable.take()
+                                && let Err(failure) = joinable(self.child)
+                            {
+                                self.kill();
+                                failed = Some(failure);
                             }
                         }
                         Message::InitFailed { step, errno } => {

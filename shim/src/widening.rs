@@ -16,7 +16,9 @@ pub fn judge(policy: &Policy, plan: &Plan) -> Result<Vec<String>, Failure> {
         let sentence =
             format!("{} is shown, which is hidden by default ({})", shown.value.display(), shown.origin);
         let owner = shown.origin.source == Source::File || policy.confirm_widening;
-        if !owner && !(plan.terminal[0] && plan.terminal[2] && confirm(&sentence)?) {
+        let asked = plan.terminal[0] && plan.terminal[2];
+        let confirmed = owner || asked && confirm(&sentence)?;
+        if !confirmed {
             return Err(Failure::new("widen the sandbox", sentence).hint(
                 "put the rule into ~/.codeoid/config.json, or confirm this turn with --confirm-widening",
             ));

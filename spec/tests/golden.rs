@@ -1,6 +1,8 @@
 //! Whole `config.json` files for hosts that are made up: what a plan becomes, byte for byte. After an intended
 //! change run the tests with `UPDATE_GOLDEN=1` and read the difference.
 
+#![cfg(test)]
+
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 

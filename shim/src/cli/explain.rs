@@ -115,12 +115,12 @@ pub fn print_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Fa
 }
 
 fn answer(subject: &str, plan: &Plan, policy: &Policy) -> Result<Answer, Failure> {
-    if !subject.contains('/') && subject != "~" && subject != "." && subject != ".." {
-        if let Some((host, port)) = subject.rsplit_once(':') {
-            if !host.is_empty() && port.parse::<u16>().is_ok() {
-                return Ok(destination(subject, policy));
-            }
-        }
+    if !subject.contains('/')
+        && let Some((host, port)) = subject.rsplit_once(':')
+        && !host.is_empty()
+        && port.parse::<u16>().is_ok()
+    {
+        return Ok(destination(subject, policy));
     }
     let written = match subject.strip_prefix("~/") {
         Some(rest) => crate::probe::home().unwrap_or_default().join(rest),

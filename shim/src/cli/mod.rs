@@ -5,6 +5,7 @@ pub mod bundle;
 pub mod check;
 pub mod completions;
 pub mod config;
+pub mod doctor;
 pub mod explain;
 pub mod run;
 pub mod session;
@@ -42,6 +43,8 @@ enum Verb {
     Check(check::Check),
     /// Sessions: open, show, list, fork, close
     Session(session::Sessions),
+    /// Say what this host can enforce, with remedies
+    Doctor(doctor::Doctor),
     /// Print the audit log
     Audit(audit::Audit),
     /// Print a completion script for a shell
@@ -69,6 +72,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Explain(explain) => explain.run(cli.root.as_deref()),
         Verb::Check(check) => check.run(cli.root.as_deref()),
         Verb::Session(session) => session.run(cli.root.as_deref()),
+        Verb::Doctor(doctor) => doctor.run(),
         Verb::Audit(audit) => audit.run(cli.root.as_deref()),
         Verb::Completions(completions) => completions.run(),
         Verb::Config(config) => config.run(),

@@ -26,7 +26,7 @@ enum What {
     /// Open a session (a turn opens its session by itself)
     Open {
         #[command(flatten)]
-        options: TurnOptions,
+        options: Box<TurnOptions>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -139,7 +139,7 @@ impl Sessions {
                         shown.push(Shown::new(record, &session));
                     }
                 }
-                shown.sort_by(|one, other| one.record.opened.cmp(&other.record.opened));
+                shown.sort_by_key(|session| session.record.opened);
                 let mut out = std::io::stdout().lock();
                 if json {
                     print_json(&mut out, &shown)?;

@@ -38,19 +38,28 @@ pub struct Init {
     envp: Vec<CString>,
     /// The paths to try, in the order of `PATH`.
     candidates: Vec<CString>,
-    /// Descriptor numbers, inherited through libcontainer's two forks.
-    status: RawFd,
-    alive: RawFd,
+    wiring: Wiring,
+}
+
+/// How init is connected to the world outside, and what it still has to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Wiring {
+    /// The socket to the supervisor: a descriptor number, inherited through libcontainer's two forks.
+    pub status: RawFd,
+    /// Read end of a pipe whose write end the engine holds.
+    pub alive: RawFd,
     /// The other end of `alive`, which is the engine's; init must not hold it too.
-    holding: RawFd,
+    pub holding: RawFd,
     /// Which of the standard streams are the new terminal; all false: no terminal.
-    terminal: [bool; 3],
-    window: Option<(u16, u16)>,
-    umask: Option<u32>,
+    pub terminal: [bool; 3],
+    /// The terminal's size (rows, columns).
+    pub window: Option<(u16, u16)>,
+    /// The command's umask.
+    pub umask: Option<u32>,
     /// The system call filter as a program, if nobody has loaded it before.
-    filter: Option<Vec<u8>>,
+    pub filter: Option<Vec<u8>>,
     /// Whether connections to abstract sockets outside are to be refused by Landlock.
-    scope_abstract: bool,
+    pub scope_abstract: bool,
 }
 
 /// The argument after which this program, run again as process 1 by a runtime that knows no init, is init.
@@ -65,38 +74,20 @@ pub struct NulByte {
 }
 
 impl Init {
-    /// Prepares init for a command.
-    pub fn new(
-        argv: &[String],
-        env: &[String],
-        status: RawFd,
-        alive: RawFd,
-        holding: RawFd,
-        terminal: [bool; 3],
-        window: Option<(u16, u16)>,
-        umask: Option<u32>,
-        filter: Option<Vec<u8>>,
-        scope_abstract: bool,
-    ) -> Result<Self, NulByte> {
+    /// Prepares init for a command: `command` and `env` as the bundle has them.
+    pub fn new(command: &[String], env: &[String], wiring: Wiring) -> Result<Self, NulByte> {
         let strings = |list: &[String], what| {
             list.iter()
                 .map(|text| CString::new(text.as_bytes()).map_err(|_| NulByte { what }))
                 .collect::<Result<Vec<_>, _>>()
         };
         let path = env.iter().find_map(|entry| entry.strip_prefix("PATH="));
-        let name = argv.first().map(String::as_str).unwrap_or_default();
+        let name = command.first().map(String::as_str).unwrap_or_default();
         Ok(Self {
             candidates: strings(&candidates(name, path), "the command")?,
-            argv: strings(argv, "the command")?,
+            argv: strings(command, "the command")?,
             envp: strings(env, "the environment")?,
-            status,
-            alive,
-            holding,
-            terminal,
-            window,
-            umask,
-            filter,
-            scope_abstract,
+            wiring,
         })
     }
 
@@ -140,16 +131,16 @@ impl Init {
             Ok(_) | Err(Errno::EPERM) => {}
             Err(errno) => return Err(("setsid", errno)),
         }
-        if self.scope_abstract {
+        if self.wiring.scope_abstract {
             scope_abstract_sockets().map_err(|errno| ("landlock_restrict_self", errno))?;
         }
-        if let Some(filter) = &self.filter {
+        if let Some(filter) = &self.wiring.filter {
             process::load_filter(filter).map_err(|errno| ("seccomp", errno))?;
         }
         send_descriptor(&Message::Up, mounts.as_fd()).map_err(|errno| ("sendmsg", errno))?;
         drop(mounts);
         let terminal = self.open_terminal()?;
-        if let Some(mask) = self.umask {
+        if let Some(mask) = self.wiring.umask {
             nix::sys::stat::umask(Mode::from_bits_truncate(mask));
         }
         match process::fork_in_init().map_err(|errno| ("fork", errno))? {
@@ -171,7 +162,7 @@ impl Init {
     fn arrange_descriptors(&self) -> Result<(), (&'static str, Errno)> {
         // By way of high numbers, so that neither overwrites the other.
         let high = |fd| process::duplicate_above(fd, 64).map_err(|errno| ("fcntl(F_DUPFD)", errno));
-        for (from, to) in [(high(self.status)?, STATUS), (high(self.alive)?, ALIVE)] {
+        for (from, to) in [(high(self.wiring.status)?, STATUS), (high(self.wiring.alive)?, ALIVE)] {
             process::duplicate_to(from, to).map_err(|errno| ("dup3", errno))?;
         }
         process::close_from(ALIVE + 1).map_err(|errno| ("close_range", errno))?;
@@ -200,14 +191,14 @@ impl Init {
     /// Makes a terminal in the sandbox's own devpts, so that its name is right in here, and sends its master
     /// to the supervisor (pty(7)).
     fn open_terminal(&self) -> Result<Option<OwnedFd>, (&'static str, Errno)> {
-        if !self.terminal.contains(&true) {
+        if !self.wiring.terminal.contains(&true) {
             return Ok(None);
         }
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let master =
             open("/dev/pts/ptmx", flags, Mode::empty()).map_err(|errno| ("open(/dev/pts/ptmx)", errno))?;
         let slave = tty::open_peer(master.as_fd()).map_err(|errno| ("ioctl(TIOCGPTPEER)", errno))?;
-        if let Some((rows, columns)) = self.window {
+        if let Some((rows, columns)) = self.wiring.window {
             let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
             tty::set_window_size(slave.as_fd(), &size).map_err(|errno| ("ioctl(TIOCSWINSZ)", errno))?;
         }
@@ -229,7 +220,7 @@ impl Init {
         if let Some(terminal) = terminal {
             // Signals are blocked still, so this does not stop us for being in the background (SIGTTOU).
             let _ = tcsetpgrp(terminal, getpid());
-            let [stdin, stdout, stderr] = self.terminal;
+            let [stdin, stdout, stderr] = self.wiring.terminal;
             let done = (!stdin || dup2_stdin(terminal).is_ok())
                 && (!stdout || dup2_stdout(terminal).is_ok())
                 && (!stderr || dup2_stderr(terminal).is_ok());
@@ -377,8 +368,8 @@ impl Executor for Init {
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
         let orphaned = || ExecutorValidationError::ArgValidationError("the engine is gone".to_owned());
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|_| orphaned())?;
-        let _ = nix::unistd::close(self.holding);
-        if is_orphaned(self.alive) { Err(orphaned()) } else { Ok(()) }
+        let _ = nix::unistd::close(self.wiring.holding);
+        if is_orphaned(self.wiring.alive) { Err(orphaned()) } else { Ok(()) }
     }
 
     /// The command's environment goes to execve(2) directly.
@@ -402,7 +393,20 @@ mod tests {
 
     #[test]
     fn nul_bytes_are_refused() {
-        let init = Init::new(&["a\0b".to_owned()], &[], 3, 4, 5, [false; 3], None, None, None, false);
+        let init = Init::new(
+            &["a\0b".to_owned()],
+            &[],
+            Wiring {
+                status: 3,
+                alive: 4,
+                holding: 5,
+                terminal: [false; 3],
+                window: None,
+                umask: None,
+                filter: None,
+                scope_abstract: false,
+            },
+        );
         assert_eq!(init.unwrap_err().to_string(), "the command contains a NUL byte");
     }
 }

@@ -28,7 +28,7 @@ use crate::session::Shared;
 use crate::supervise::Running;
 use crate::sys::{self, process};
 use engine::{Engine, Runtime};
-use init::Init;
+use init::{Init, Wiring};
 
 /// The Landlock ABI that can scope abstract sockets (Linux 6.12).
 pub const LANDLOCK_SCOPE: i32 = 6;
@@ -87,7 +87,7 @@ pub fn choose(executor: policy::Executor) -> Result<Choice, Failure> {
 const SYSTEM_PATH: [&str; 4] = ["/usr/local/bin", "/usr/bin", "/bin", "/run/current-system/sw/bin"];
 
 /// A program of the system that nobody but root (or the caller) can have put there.
-fn find_program(name: &str) -> Option<PathBuf> {
+pub fn find_program(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     SYSTEM_PATH.iter().map(|dir| Path::new(dir).join(name)).find(|path| {
         let safe = |meta: &std::fs::Metadata| meta.uid() == 0 && meta.mode() & 0o022 == 0;
@@ -136,19 +136,18 @@ impl Start<'_> {
             Runtime::Libcontainer => (self.filter, None),
             Runtime::Bubblewrap { .. } => (None, self.filter),
         };
-        let init = Init::new(
-            process.args().as_deref().unwrap_or_default(),
-            process.env().as_deref().unwrap_or_default(),
-            theirs.as_raw_fd(),
-            alive.as_raw_fd(),
-            holding.as_raw_fd(),
+        let wiring = Wiring {
+            status: theirs.as_raw_fd(),
+            alive: alive.as_raw_fd(),
+            holding: holding.as_raw_fd(),
             terminal,
             window,
-            process.user().umask(),
-            in_init,
-            network == "host" && sys::landlock_abi() >= LANDLOCK_SCOPE,
-        )
-        .doing(what)?;
+            umask: process.user().umask(),
+            filter: in_init,
+            scope_abstract: network == "host" && sys::landlock_abi() >= LANDLOCK_SCOPE,
+        };
+        let args = process.args().as_deref().unwrap_or_default();
+        let init = Init::new(args, process.env().as_deref().unwrap_or_default(), wiring).doing(what)?;
         let engine = Engine {
             bundle: self.bundle,
             spec,

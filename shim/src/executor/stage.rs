@@ -253,8 +253,7 @@ fn unescape(value: &str) -> String {
 }
 
 fn parse<'a>(mount: &'a Mount, kind: &str) -> Result<Options<'a>> {
-    let mut parsed = Options::default();
-    parsed.bind = kind == "bind";
+    let mut parsed = Options { bind: kind == "bind", ..Options::default() };
     for option in mount.options().as_deref().unwrap_or_default() {
         let attributes = &mut parsed.attributes;
         match option.as_str() {

@@ -24,12 +24,16 @@ const GIT_REDIRECTS: &[&str] = &[
     "GIT_QUARANTINE_PATH",
 ];
 
+/// The environment that the command gets.
+pub(super) struct Built {
+    /// Names and values.
+    pub(super) env: Vec<(String, String)>,
+    /// Names that were left out, and why.
+    pub(super) dropped: Vec<(String, String)>,
+}
+
 /// The environment that the command gets, and what was left out.
-pub(super) fn build(
-    policy: &Policy,
-    host: &Host,
-    request: &Request,
-) -> (Vec<(String, String)>, Vec<(String, String)>) {
+pub(super) fn build(policy: &Policy, host: &Host, request: &Request) -> Built {
     let closed = policy.network.value != Network::Host;
     let mut env: Vec<(String, String)> = Vec::new();
     let mut dropped = Vec::new();
@@ -70,7 +74,7 @@ pub(super) fn build(
     for pair in &policy.env_set {
         set(&mut env, &pair.value.0, &pair.value.1);
     }
-    (env, dropped)
+    Built { env, dropped }
 }
 
 fn verdict(policy: &Policy, name: &str, closed: bool) -> Option<String> {

@@ -58,7 +58,7 @@ pub(super) fn build(
     view.check_reachable()?;
     let View { mounts, covers, hidden, masked, watched, top_hidden, widened, warnings, plain_home, .. } =
         view;
-    let (env, env_dropped) = environment::build(policy, host, &request);
+    let environment::Built { env, dropped: env_dropped } = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
         session: policy.session.value.clone(),
@@ -309,14 +309,11 @@ impl View<'_> {
             Some(Node::Directory { mode }) => Some(mode),
             _ => None,
         };
-        if let Some(other) = &self.host.other_home {
-            if let Some(mode) = mode(other).filter(|_| !other.starts_with(home) && !home.starts_with(other)) {
+        let apart = |other: &&PathBuf| !other.starts_with(home) && !home.starts_with(other);
+        let others = self.host.other_home.iter().filter(apart).chain(&self.host.resolver);
+        for other in others {
+            if let Some(mode) = mode(other) {
                 self.covers.push(Cover::new(other.clone(), mode, false));
-            }
-        }
-        if let Some(resolver) = &self.host.resolver {
-            if let Some(mode) = mode(resolver) {
-                self.covers.push(Cover::new(resolver.clone(), mode, false));
             }
         }
         Ok(())
