@@ -450,6 +450,13 @@ pub fn recover(state: &StateDir) -> Vec<Recovered> {
 }
 
 fn abandoned(directory: &Path) -> bool {
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    let maker = name.strip_prefix(NEW).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    if maker
+        .is_some_and(|pid| Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists())
+    {
+        return true;
+    }
     let old = std::fs::symlink_metadata(directory)
         .and_then(|metadata| metadata.modified())
         .is_ok_and(|time| time.elapsed().is_ok_and(|age| age.as_secs() > ABANDONED));

@@ -142,7 +142,8 @@ impl Journal {
     /// It cannot be made.
     pub fn begin(state: &StateDir, record: Record) -> Result<Self, Error> {
         let directory = state.turn(&record.turn);
-        let new = state.turns().join(format!("{NEW}{}", record.turn));
+        // Whose it is, so that one that was left by a kill is known for it at once.
+        let new = state.turns().join(format!("{NEW}{}-{}", std::process::id(), record.turn));
         let failed = |source| Error::Write { path: new.clone(), source };
         let mut builder = std::fs::DirBuilder::new();
         builder.mode(0o700).recursive(true).create(state.turns()).map_err(failed)?;

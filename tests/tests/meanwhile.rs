@@ -82,13 +82,13 @@ fn a_configuration_that_the_host_replaces_stays_protected(place: &Place) {
     let script =
         format!("git config core.fsmonitor {evil}; printf '[core]\\n\\tfsmonitor = {evil}\\n' >>.git/config");
     let outcome = turn_around(place, &repo, &script, || {
-        place.git(&repo.workspace, &["config", "human.key", "kept"]);
+        place.git(&repo.workspace, &["config", "user.email", "kept"]);
     });
     outcome.expect_ok();
     let _ = place.sh(&repo.workspace, "git status");
     assert!(!mark.exists(), "{outcome}");
     assert_eq!(
-        place.git(&repo.workspace, &["config", "human.key"]),
+        place.git(&repo.workspace, &["config", "user.email"]),
         "kept",
         "the host's own change: {outcome}"
     );
@@ -140,7 +140,7 @@ fn honest_work_of_the_host_is_kept_and_is_no_finding(place: &Place) {
             let script = "git add -A && git commit -q -m 'by the human' && git switch -q -c elsewhere && \
                  git stash -q -u 2>/dev/null; \
              git worktree lock --reason mine . && git tag by-human && git branch side && \
-             git config human.key value && \
+             git config user.email value && \
              git remote add other /nowhere && git worktree add -q --detach ../another && \
              git pack-refs --all && \
              printf '#!/bin/sh\\nexit 0\\n' >../repo/.git/hooks/pre-push && \
@@ -154,7 +154,7 @@ fn honest_work_of_the_host_is_kept_and_is_no_finding(place: &Place) {
     }
     assert_eq!(place.git(&repo.human, &["symbolic-ref", "HEAD"]), "refs/heads/elsewhere");
     assert_eq!(place.git(&repo.human, &["log", "-1", "--format=%s"]), "by the human");
-    let checks = "git rev-parse by-human side && git config human.key && git config remote.other.url && \
+    let checks = "git rev-parse by-human side && git config user.email && git config remote.other.url && \
          git worktree list --porcelain";
     let after = place.sh(&repo.workspace, checks);
     let out = after.expect_ok().out();

@@ -154,7 +154,9 @@ fn one<'a>(
         Kind::Directory => {}
         Kind::File => return Ok(None),
         // What was there before the turn is its owner's, however odd.
-        _ if worktrees.lstat(&item.name)?.is_some_and(|stamp| settled(&stamp, case.taken())) => return Ok(None),
+        _ if worktrees.lstat(&item.name)?.is_some_and(|stamp| settled(&stamp, case.taken())) => {
+            return Ok(None);
+        }
         kind => {
             let detail = format!("this entry was {kind}");
             faults.push(Fault::removed("entry-replaced", path(), detail).entry(Some(id)).drop(path()));
