@@ -245,3 +245,27 @@ fn a_full_disk_does_not_keep_the_attack_alive() {
     s.git("disk/repo", ["status"]);
     assert!(!s.path("PWNED").exists());
 }
+
+#[test]
+fn a_full_state_directory_does_not_keep_the_attack_alive() {
+    let s = usual();
+    if !small_disk(&s, "1m") {
+        return;
+    }
+    let _unmount = Unmount(s.path("disk"));
+    std::fs::create_dir(s.path("disk/state")).unwrap();
+    symlink(s.path("disk/state"), s.path("state")).unwrap();
+    let journal = super::journal::turn(&s);
+    super::journal::plant(&s);
+    let mut filler = std::fs::File::create(s.path("disk/filler")).unwrap();
+    while std::io::Write::write(&mut filler, &[0; 4096]).is_ok() {}
+    while std::io::Write::write(&mut filler, &[0; 1]).is_ok() {}
+    let state = codeoid_spec::state::StateDir::new(s.path("state"));
+    let outcome = codeoid_hooks::finish::finish(journal, &state, None).unwrap();
+    assert_eq!(outcome.findings.len(), 6);
+    let text = outcome.warnings.join("\n");
+    assert!(text.contains("audit log") && text.contains("no copy"), "{text}");
+    assert!(!s.path("repo/.git/commondir").exists());
+    s.git("repo", ["status"]);
+    assert!(codeoid_hooks::finish::recover(&state).is_empty());
+}
