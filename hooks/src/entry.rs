@@ -98,29 +98,25 @@ pub enum BackPointer {
     Other(Kind),
 }
 
-/// Reads a worktree's `.git` (by its full path) and compares it with an entry.
-///
-/// # Errors
-/// [`read::Error::Os`] where it cannot be read at all.
-pub fn back_pointer(git_file: &Path, entry: &Stamp) -> Result<BackPointer, read::Error> {
+/// Reads a worktree's `.git` (by its full path) and compares it with an entry. One that cannot be read is
+/// missing, to git as well.
+#[must_use]
+pub fn back_pointer(git_file: &Path, entry: &Stamp) -> BackPointer {
     let is_entry = |path: &Path| read::stat(path).is_some_and(|found| found.same_inode(entry));
     match read::file(git_file, read::POINTER_LIMIT) {
-        Ok(None) => Ok(BackPointer::Missing),
         Ok(Some(content)) => {
             let base = git_file.parent().unwrap_or(Path::new("/"));
-            Ok(match gitfile_path(&content.bytes) {
+            match gitfile_path(&content.bytes) {
                 Some(path) if is_entry(&base.join(path)) => BackPointer::Agrees,
                 Some(path) => BackPointer::Elsewhere(normal(&base.join(path))),
                 None => BackPointer::Other(Kind::File),
-            })
+            }
         }
         // git-annex turns a worktree's `.git` file into a symlink to the entry.
-        Err(read::Error::NotRegular { kind: Kind::Symlink, .. }) if is_entry(git_file) => {
-            Ok(BackPointer::Agrees)
-        }
-        Err(read::Error::NotRegular { kind, .. }) => Ok(BackPointer::Other(kind)),
-        Err(read::Error::TooBig { .. }) => Ok(BackPointer::Other(Kind::File)),
-        Err(error) => Err(error),
+        Err(read::Error::NotRegular { kind: Kind::Symlink, .. }) if is_entry(git_file) => BackPointer::Agrees,
+        Err(read::Error::NotRegular { kind, .. }) => BackPointer::Other(kind),
+        Err(read::Error::TooBig { .. }) => BackPointer::Other(Kind::File),
+        Ok(None) | Err(_) => BackPointer::Missing,
     }
 }
 

@@ -105,6 +105,37 @@ pub enum Error {
     },
 }
 
+/// A finish that did not come to its end. What it has found and done is in it all the same.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// What was found and done.
+    pub outcome: Outcome,
+    /// The first thing that failed.
+    pub error: Error,
+}
+
+impl std::fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Unfinished {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Nothing was found or done before it failed.
+impl<E: Into<Error>> From<E> for Box<Unfinished> {
+    fn from(error: E) -> Self {
+        Self::new(Unfinished { outcome: Outcome::default(), error: error.into() })
+    }
+}
+
+/// What comes of a finish.
+pub type Finished = Result<Outcome, Box<Unfinished>>;
+
 /// What a finish has done.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use]
@@ -126,7 +157,7 @@ pub struct Recovered {
     /// The session, where the journal could be read.
     pub session: Option<String>,
     /// What was done.
-    pub outcome: Result<Outcome, Error>,
+    pub outcome: Finished,
     /// Where the turn's directory was set aside, because it cannot be finished.
     pub quarantined: Option<PathBuf>,
 }
@@ -135,7 +166,7 @@ pub struct Recovered {
 ///
 /// # Errors
 /// The first thing that failed, after everything was tried; the journal stays for [`recover`].
-pub fn finish(journal: Journal, state: &StateDir, prepared: Option<Prepared>) -> Result<Outcome, Error> {
+pub fn finish(journal: Journal, state: &StateDir, prepared: Option<Prepared>) -> Finished {
     finish_stepwise(journal, state, prepared, || ())
 }
 
@@ -148,7 +179,7 @@ pub fn finish_stepwise(
     state: &StateDir,
     prepared: Option<Prepared>,
     between: impl FnOnce(),
-) -> Result<Outcome, Error> {
+) -> Finished {
     let mut outcome = Outcome::default();
     let checked = check_directory(journal.directory(), state, Some(journal.record()), &mut outcome);
     between();
@@ -156,23 +187,30 @@ pub fn finish_stepwise(
     if let Err(error) = checked.and(cleaned) {
         // The journal is what matters; that it could not count is no reason to lose the error.
         let _ = journal.update(|record| record.attempts = record.attempts.saturating_add(1));
-        return Err(error);
+        return unfinished(outcome, error);
     }
-    if journal.record().keep_bundle {
-        journal.update(|record| record.finished = true)?;
+    let ended = if journal.record().keep_bundle {
+        journal.update(|record| record.finished = true).map_err(Error::from)
     } else {
-        discard(journal.directory(), state)?;
+        discard(journal.directory(), state)
+    };
+    match ended {
+        Ok(()) => Ok(outcome),
+        Err(error) => unfinished(outcome, error),
     }
-    Ok(outcome)
+}
+
+fn unfinished(outcome: Outcome, error: Error) -> Finished {
+    Err(Box::new(Unfinished { outcome, error }))
 }
 
 /// Finishes a turn whose supervisor is dead.
 ///
 /// # Errors
 /// [`Error::Busy`] while it is not; else as [`finish`].
-pub fn turn(directory: &Path, state: &StateDir) -> Result<Outcome, Error> {
+pub fn turn(directory: &Path, state: &StateDir) -> Finished {
     match Journal::open(directory)? {
-        None => Err(Error::Busy { path: directory.to_owned() }),
+        None => unfinished(Outcome::default(), Error::Busy { path: directory.to_owned() }),
         Some(locked) => finish(locked.journal?, state, None),
     }
 }
@@ -182,16 +220,17 @@ pub fn turn(directory: &Path, state: &StateDir) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// As [`finish`].
-pub fn bundle(directory: &Path, state: &StateDir, session: Option<&SessionId>) -> Result<Outcome, Error> {
+pub fn bundle(directory: &Path, state: &StateDir, session: Option<&SessionId>) -> Finished {
     let mut outcome = Outcome::default();
     let record = Journal::peek(directory).ok();
-    check_directory(directory, state, record.as_ref(), &mut outcome)?;
+    if let Err(error) = check_directory(directory, state, record.as_ref(), &mut outcome) {
+        return unfinished(outcome, error);
+    }
     if let (None, Some(session)) = (&record, session) {
         // Written by hand and run by whomever: nobody else takes the empty folders away.
-        let path = directory.join(BASELINE);
-        if let Some(content) = read::file(&path, BASELINE_LIMIT)? {
-            let folders = load(&path, &content.bytes)?.repository.session_folders;
-            outcome.removed = folder::release(&folders, state, session, None)?;
+        match release_of(directory, state, session) {
+            Ok(removed) => outcome.removed = removed,
+            Err(error) => return unfinished(outcome, error),
         }
     }
     let findings = directory.join(FINDINGS);
@@ -200,6 +239,14 @@ pub fn bundle(directory: &Path, state: &StateDir, session: Option<&SessionId>) -
         let _ = std::fs::remove_file(findings);
     }
     Ok(outcome)
+}
+
+/// Removes the empty session folders of a bundle's baseline.
+fn release_of(directory: &Path, state: &StateDir, session: &SessionId) -> Result<Vec<PathBuf>, Error> {
+    let path = directory.join(BASELINE);
+    let Some(content) = read::file(&path, BASELINE_LIMIT)? else { return Ok(Vec::new()) };
+    let folders = load(&path, &content.bytes)?.repository.session_folders;
+    Ok(folder::release(&folders, state, session, None)?)
 }
 
 /// Checks a repository against a baseline right now: when a pin was lost, when a session is closed, when
@@ -213,7 +260,7 @@ pub fn check_now(
     state: &StateDir,
     label: &str,
     session: Option<&str>,
-) -> Result<Outcome, Error> {
+) -> Finished {
     let mut outcome = Outcome::default();
     let keep = Keep::new(state.path().join("kept").join(codeoid_spec::id::slug(label)));
     let (checked, _lock) = locked_check(baseline, depth, state, &keep, &mut |_| ())?;
@@ -222,8 +269,10 @@ pub fn check_now(
     for finding in &outcome.findings {
         note(state, finding, session, None, &baseline.repository.common_dir, &mut outcome.warnings);
     }
-    fail(checked.failed, baseline)?;
-    Ok(outcome)
+    match fail(checked.failed, baseline) {
+        Ok(()) => Ok(outcome),
+        Err(error) => unfinished(outcome, error),
+    }
 }
 
 fn locked_check(
@@ -267,13 +316,13 @@ fn check_directory(
     let path = directory.join(BASELINE);
     let Some(content) = read::file(&path, BASELINE_LIMIT)? else { return Ok(()) };
     let baseline = load(&path, &content.bytes)?;
-    let (mut earlier, mut audited) = (Vec::new(), HashSet::new());
+    let mut audited = HashSet::new();
     let log = directory.join(FINDINGS);
     let noted = read::file(&log, BASELINE_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
     // A line that a kill has cut is not one.
     for line in noted.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()) {
         match line {
-            Noted::Found(finding) => earlier.push(finding),
+            Noted::Found(finding) => outcome.findings.push(finding),
             Noted::Audited { kind, path } => {
                 audited.insert((kind, path));
             }
@@ -291,7 +340,7 @@ fn check_directory(
         remember(&Noted::Found(finding.clone()));
     })?;
     outcome.warnings.extend(checked.warnings);
-    for finding in earlier.into_iter().chain(checked.findings) {
+    for finding in checked.findings {
         let known = |other: &Finding| other.kind == finding.kind && other.path == finding.path;
         if !outcome.findings.iter().any(known) {
             outcome.findings.push(finding);
@@ -442,7 +491,8 @@ pub fn recover(state: &StateDir) -> Vec<Recovered> {
             recovered.extend(recover_one(&directory, &name, state));
         } else {
             let quarantined = quarantine(&directory, state);
-            let outcome = Err(Error::Read(read::Error::NotDirectory { path: directory, kind: item.kind }));
+            let error = read::Error::NotDirectory { path: directory, kind: item.kind };
+            let outcome = unfinished(Outcome::default(), error.into());
             recovered.push(Recovered { turn: name, session: None, outcome, quarantined });
         }
     }
@@ -469,7 +519,7 @@ fn recover_one(directory: &Path, name: &str, state: &StateDir) -> Option<Recover
         Ok(None) => return None,
         Ok(Some(locked)) => locked,
         Err(error) => {
-            let outcome = Err(error.into());
+            let outcome = unfinished(Outcome::default(), error.into());
             return Some(Recovered { turn: name.to_owned(), session: None, outcome, quarantined: None });
         }
     };
@@ -485,7 +535,7 @@ fn recover_one(directory: &Path, name: &str, state: &StateDir) -> Option<Recover
     let repo = journal.record().common_dir.clone();
     let attempts = journal.record().attempts;
     let outcome = finish(journal, state, None);
-    let hopeless = match &outcome {
+    let hopeless = match outcome.as_ref().map_err(|unfinished| &unfinished.error) {
         Ok(_) => false,
         Err(Error::Damaged { .. } | Error::Version { .. }) => true,
         Err(_) => attempts + 1 >= ATTEMPTS,
@@ -500,7 +550,7 @@ fn recover_one(directory: &Path, name: &str, state: &StateDir) -> Option<Recover
         repo,
         detail: match &outcome {
             Ok(outcome) => serde_json::json!({ "findings": outcome.findings.len() }),
-            Err(error) => serde_json::json!({ "error": chain(error) }),
+            Err(error) => serde_json::json!({ "error": chain(error.as_ref()) }),
         },
     };
     if let Err(error) = audit::append(state, &line)
@@ -517,7 +567,10 @@ fn damaged(directory: &Path, name: &str, state: &StateDir, error: journal::Error
     let checked = check_directory(directory, state, None, &mut outcome);
     outcome.warnings.push(chain(&error));
     let quarantined = quarantine(directory, state);
-    let outcome = checked.map(|()| outcome);
+    let outcome = match checked {
+        Ok(()) => Ok(outcome),
+        Err(error) => unfinished(outcome, error),
+    };
     Recovered { turn: name.to_owned(), session: None, outcome, quarantined }
 }
 

@@ -189,9 +189,17 @@ fn load(directory: &Path) -> Result<Made, Error> {
 
 fn store(directory: &Path, made: &Made) -> Result<(), Error> {
     let path = directory.join("folders.json");
-    let text = serde_json::to_vec(made).map_err(std::io::Error::other);
-    text.and_then(|text| crate::journal::replace(&path, &text))
-        .map_err(|source| Error::Record { path, source })
+    let written = if made.parents.is_empty() {
+        // Removing needs no space.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    } else {
+        let text = serde_json::to_vec(made).map_err(std::io::Error::other);
+        text.and_then(|text| crate::journal::replace(&path, &text))
+    };
+    written.map_err(|source| Error::Record { path, source })
 }
 
 fn make(folder: &Path, directory: &Path) -> Result<(), Error> {

@@ -247,7 +247,7 @@ fn linked(directory: &Path, dot_git: &Path, git_dir: &Path) -> Result<Found, Err
     }
     let named = dir.read("gitdir".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
     let named = entry::gitdir_target(git_dir, &named).unwrap_or_default();
-    let agrees = entry::back_pointer(dot_git, &dir.stamp()?)? == BackPointer::Agrees
+    let agrees = entry::back_pointer(dot_git, &dir.stamp()?) == BackPointer::Agrees
         && entry::real(named.parent().unwrap_or(Path::new(""))) == directory;
     if !agrees {
         let owner = named.parent().unwrap_or(Path::new("nobody")).to_owned();

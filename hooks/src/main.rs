@@ -8,11 +8,12 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
-use codeoid_hooks::finish::{self, Outcome};
+use codeoid_hooks::finish::{self, Outcome, Unfinished};
 use codeoid_hooks::journal::BASELINE;
 use codeoid_hooks::read;
 use codeoid_hooks::text::printable;
 use codeoid_spec::id::SessionId;
+use codeoid_spec::report::Action;
 use codeoid_spec::state::StateDir;
 use serde::Deserialize;
 
@@ -41,22 +42,27 @@ struct Config {
 
 #[allow(clippy::print_stderr)]
 fn main() -> std::process::ExitCode {
-    match run() {
-        Ok(outcome) => {
-            for finding in &outcome.findings {
-                let action = match finding.action {
-                    codeoid_spec::report::Action::Restored => "restored",
-                    codeoid_spec::report::Action::Removed => "removed",
-                    codeoid_spec::report::Action::Reported => "found",
-                };
-                let path = printable(&finding.path.to_string_lossy());
-                eprintln!("codeoid-hook: {action} {path}: {}", finding.detail);
-            }
-            for warning in &outcome.warnings {
-                eprintln!("codeoid-hook: {}", printable(warning));
-            }
-            std::process::ExitCode::SUCCESS
+    let result = run();
+    let outcome = match &result {
+        Ok(outcome) => Some(outcome),
+        Err(error) => error.downcast_ref::<Box<Unfinished>>().map(|unfinished| &unfinished.outcome),
+    };
+    if let Some(outcome) = outcome {
+        for finding in &outcome.findings {
+            let action = match finding.action {
+                Action::Restored => "restored",
+                Action::Removed => "removed",
+                Action::Reported => "found",
+            };
+            let path = printable(&finding.path.to_string_lossy());
+            eprintln!("codeoid-hook: {action} {path}: {}", finding.detail);
         }
+        for warning in &outcome.warnings {
+            eprintln!("codeoid-hook: {}", printable(warning));
+        }
+    }
+    match result {
+        Ok(_) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("codeoid-hook: {}", printable(&format!("{error:#}")));
             std::process::ExitCode::FAILURE

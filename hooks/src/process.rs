@@ -5,6 +5,7 @@
 //! user's process holds is not visible (except to root), so the caller judges only files of its own uid: those
 //! were made by a process that is visible here.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// A process that is at work on a repository.
@@ -27,9 +28,18 @@ pub enum Answer {
     Unknown,
 }
 
-/// Whether a git process works in one of these directories: its current directory lies there.
+/// What a git process does that matters to a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Anything that may hold a lock: all but those that only wait to be asked, as editors keep them.
+    Locking,
+    /// Exactly this subcommand.
+    Command(&'static str),
+}
+
+/// Whether a git process does such work in one of these directories: its current directory lies there.
 #[must_use]
-pub fn git_at_work(directories: &[&Path]) -> Answer {
+pub fn git_at_work(directories: &[&Path], work: Work) -> Answer {
     search(|process, proc| {
         // git's own name, that of its programs (git-remote-https, git-lfs), and of a git that was renamed for
         // a test or a wrapper (git2.39, git.real).
@@ -38,27 +48,55 @@ pub fn git_at_work(directories: &[&Path]) -> Answer {
         }
         let here = std::fs::read_link(proc.join("cwd"))
             .is_ok_and(|cwd| directories.iter().any(|directory| cwd.starts_with(directory)));
-        here && !is_daemon(&std::fs::read(proc.join("cmdline")).unwrap_or_default())
+        let command_line =
+            if here { std::fs::read(proc.join("cmdline")).unwrap_or_default() } else { Vec::new() };
+        let command = subcommand(&command_line);
+        here && match work {
+            Work::Locking => !WAITING.contains(&command),
+            Work::Command(name) => command == name.as_bytes(),
+        }
     })
 }
 
-/// Whether a command line is that of a git which only waits to be asked.
-fn is_daemon(command_line: &[u8]) -> bool {
-    let daemons: [&[u8]; 3] = [b"fsmonitor--daemon", b"credential-cache--daemon", b"daemon"];
-    command_line.split(|b| *b == 0).skip(1).take(1).any(|word| daemons.contains(&word))
+/// Subcommands that only wait to be asked, or only read.
+const WAITING: [&[u8]; 6] = [
+    b"cat-file",
+    b"check-attr",
+    b"check-ignore",
+    b"credential-cache--daemon",
+    b"daemon",
+    b"fsmonitor--daemon",
+];
+
+/// The subcommand in a git command line (proc_pid_cmdline(5)); empty where there is none.
+fn subcommand(command_line: &[u8]) -> &[u8] {
+    let mut words = command_line.split(|b| *b == 0).skip(1);
+    while let Some(word) = words.next() {
+        match word {
+            // These take the next word as their value (git(1), "OPTIONS").
+            b"-c" | b"-C" | b"--git-dir" | b"--work-tree" | b"--namespace" | b"--exec-path" => {
+                words.next();
+            }
+            _ if word.starts_with(b"-") => {}
+            _ => return word,
+        }
+    }
+    b""
 }
 
-/// Whether a process holds this file open.
+/// Which of these files (device and inode) some process holds open; `None` where this system does not say.
 #[must_use]
-pub fn holder(device: u64, inode: u64) -> Answer {
+pub fn held(files: &HashSet<(u64, u64)>) -> Option<HashSet<(u64, u64)>> {
     use std::os::unix::fs::MetadataExt as _;
-    search(|_, proc| {
+    let mut held = HashSet::new();
+    let answer = search(|_, proc| {
         let Ok(descriptors) = std::fs::read_dir(proc.join("fd")) else { return false };
-        descriptors.flatten().any(|fd| {
-            // Following the link asks for the open file itself, whatever its name is by now.
-            std::fs::metadata(fd.path()).is_ok_and(|m| m.dev() == device && m.ino() == inode)
-        })
-    })
+        // Following the link asks for the open file itself, whatever its name is by now.
+        let open = descriptors.flatten().filter_map(|fd| std::fs::metadata(fd.path()).ok());
+        held.extend(open.map(|m| (m.dev(), m.ino())).filter(|file| files.contains(file)));
+        false
+    });
+    (answer != Answer::Unknown).then_some(held)
 }
 
 fn search(mut matches: impl FnMut(&Process, &Path) -> bool) -> Answer {
@@ -94,11 +132,12 @@ mod tests {
         let metadata = file.metadata().unwrap();
         let mut child =
             Command::new("sleep").arg("60").stdin(Stdio::from(file)).stdout(Stdio::null()).spawn().unwrap();
-        let found = holder(metadata.dev(), metadata.ino());
+        let files = HashSet::from([(metadata.dev(), metadata.ino()), (0, 0)]);
+        let found = held(&files);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(found, Answer::Somebody(Process { pid: child.id(), name: "sleep".to_owned() }));
-        assert_eq!(holder(metadata.dev(), metadata.ino()), Answer::Nobody);
+        assert_eq!(found, Some(HashSet::from([(metadata.dev(), metadata.ino())])));
+        assert_eq!(held(&files), Some(HashSet::new()));
     }
 
     #[test]
@@ -112,11 +151,24 @@ mod tests {
         let started = std::time::Instant::now();
         let mut found = Answer::Nobody;
         while found == Answer::Nobody && started.elapsed().as_secs() < 10 {
-            found = git_at_work(&[&real]);
+            found = git_at_work(&[&real], Work::Locking);
         }
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(matches!(&found, Answer::Somebody(p) if p.pid == child.id()), "{found:?}");
-        assert_eq!(git_at_work(&[&real]), Answer::Nobody);
+        assert_eq!(git_at_work(&[&real], Work::Locking), Answer::Nobody);
+    }
+
+    #[test]
+    fn subcommands_are_found_behind_options() {
+        for (line, expected) in [
+            (&b"git\0status\0"[..], &b"status"[..]),
+            (b"git\0-c\0a.b=c\0-C\0/x\0--no-pager\0cat-file\0--batch\0", b"cat-file"),
+            (b"git\0--git-dir=/x\0rebase\0--continue\0", b"rebase"),
+            (b"git\0-c\0", b""),
+            (b"", b""),
+        ] {
+            assert_eq!(subcommand(line), expected);
+        }
     }
 }

@@ -326,6 +326,14 @@ impl Dir {
         self.step(name, OFlag::O_RDONLY)
     }
 
+    /// As [`Dir::child`], but only to walk through it or to look at what is in it: it cannot be listed.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`] where it is something else.
+    pub fn passage(&self, name: &OsStr) -> Result<Option<Self>, Error> {
+        self.step(name, THROUGH)
+    }
+
     fn step(&self, name: &OsStr, how: OFlag) -> Result<Option<Self>, Error> {
         let path = if name == "." { self.path.clone() } else { self.path.join(name) };
         let flags = how | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;

@@ -13,6 +13,8 @@ use nix::fcntl::renameat;
 #[cfg(target_os = "linux")]
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
+#[cfg(target_os = "linux")]
+use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::read::{self, Dir, Kind};
@@ -99,7 +101,7 @@ fn os(call: &'static str, parent: &Dir, name: &OsStr, errno: Errno) -> Error {
 fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, Error> {
     let opened = match parent.child(name) {
         Err(read::Error::Os { errno: Errno::EACCES, .. }) => {
-            allow(parent, name).map_err(|errno| os("chmod", parent, name, errno))?;
+            allow(parent, name, Mode::S_IRWXU).map_err(|errno| os("chmod", parent, name, errno))?;
             parent.child(name)?
         }
         other => other?,
@@ -112,21 +114,24 @@ fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, Error> {
     Ok(opened)
 }
 
-/// Gives the owner all permissions on a directory that cannot be opened, without following a symlink.
+/// Sets the mode of what cannot be opened, without following a symlink.
 #[cfg(target_os = "linux")]
-fn allow(parent: &Dir, name: &OsStr) -> Result<(), Errno> {
+pub(crate) fn allow(parent: &Dir, name: &OsStr, mode: Mode) -> Result<(), Errno> {
     use std::os::fd::AsRawFd as _;
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(parent, name, flags, Mode::empty())?;
+    if SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT == SFlag::S_IFLNK {
+        return Err(Errno::ELOOP);
+    }
     // fchmod(2) refuses a descriptor that was opened with O_PATH; its name in /proc is accepted.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    fchmodat(AT_FDCWD, path.as_str(), Mode::S_IRWXU, FchmodatFlags::FollowSymlink)
+    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
 }
 
-/// Gives the owner all permissions on a directory that cannot be opened, without following a symlink.
+/// Sets the mode of what cannot be opened, without following a symlink.
 #[cfg(not(target_os = "linux"))]
-fn allow(parent: &Dir, name: &OsStr) -> Result<(), Errno> {
-    fchmodat(parent, name, Mode::S_IRWXU, FchmodatFlags::NoFollowSymlink)
+pub(crate) fn allow(parent: &Dir, name: &OsStr, mode: Mode) -> Result<(), Errno> {
+    fchmodat(parent, name, mode, FchmodatFlags::NoFollowSymlink)
 }
 
 fn empty(top: &Dir) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::baseline::{Area, FILES, TREES, hash_length, saved, settled, since};
-use super::case::Case;
+use super::case::{Case, attempt};
 use super::check::{Error, index, verdict};
 use super::fault::{Fault, Step};
 use super::keys::{self, Pair};
@@ -11,6 +11,7 @@ use super::survey::{Survey, survey};
 use super::{modules, objects, refs, todo, trees, worktrees};
 use crate::bytes::Bytes;
 use crate::read::{self, Dir, Kind};
+use nix::errno::Errno;
 
 /// Judges the common dir, and then the git dirs of all submodules.
 pub(super) fn judge_all(
@@ -22,6 +23,10 @@ pub(super) fn judge_all(
     let Some(common) = case.baseline.areas.first() else { return Ok(()) };
     let dir = match Dir::open(&common.path) {
         Ok(dir) => dir,
+        Err(error @ read::Error::Os { errno: Errno::EACCES, .. }) => {
+            attempt::<(), _>(Err(error), &common.path, faults);
+            return Ok(());
+        }
         Err(error @ (read::Error::NotDirectory { .. } | read::Error::Os { .. })) => {
             let detail = format!("the repository cannot be reached any more ({error}); nothing was judged");
             faults.push(Fault::reported("common-dir-missing", &common.path, detail));
@@ -36,19 +41,28 @@ pub(super) fn judge_all(
         faults.push(Fault::reported("common-dir-replaced", &common.path, detail));
     }
     let mut places = vec![common.path.clone()];
-    places.extend(judge(case, common, false, &dir, first, faults, warnings)?);
+    places.extend(judge(case, common, false, &dir, first, faults, warnings));
+    // Those that are known first: no number of new ones keeps them from being judged.
+    let mut paths: Vec<PathBuf> = case.baseline.areas.iter().skip(1).map(|area| area.path.clone()).collect();
     for place in places {
-        for path in modules::discover(&place)? {
-            let Ok(dir) = Dir::open(&path) else { continue };
-            match case.baseline.areas.iter().find(|area| area.path == path) {
-                Some(area) => judge(case, area, false, &dir, first, faults, warnings)?,
-                None => {
-                    let checkout = modules::checkout(&dir)?;
-                    let area = Area { path, checkout, ..Area::default() };
-                    judge(case, &area, true, &dir, first, faults, warnings)?
-                }
-            };
-        }
+        let found = attempt(modules::discover(&place), &place, faults);
+        paths.extend(found.into_iter().filter(|path| !case.baseline.areas.iter().any(|a| a.path == *path)));
+    }
+    for path in paths {
+        let opened = match Dir::open(&path) {
+            // A submodule that was removed.
+            Err(read::Error::Os { errno: Errno::ENOENT, .. } | read::Error::NotDirectory { .. }) => continue,
+            other => attempt(other.map(Some), &common.path, faults),
+        };
+        let Some(dir) = opened else { continue };
+        match case.baseline.areas.iter().find(|area| area.path == path) {
+            Some(area) => judge(case, area, false, &dir, first, faults, warnings),
+            None => {
+                let checkout = attempt(modules::checkout(&dir), &path, faults);
+                let area = Area { path, checkout, ..Area::default() };
+                judge(case, &area, true, &dir, first, faults, warnings)
+            }
+        };
     }
     Ok(())
 }
@@ -62,41 +76,47 @@ fn judge(
     first: bool,
     faults: &mut Vec<Fault>,
     warnings: &mut Vec<String>,
-) -> Result<Vec<PathBuf>, Error> {
-    let survey = survey(dir)?;
-    if dir.lstat("commondir")?.is_some() {
-        faults.push(commondir_planted(dir.path().join("commondir")));
+) -> Vec<PathBuf> {
+    let base = dir.path();
+    let survey = survey(dir);
+    let surveyed = survey.is_ok();
+    let survey = attempt(survey, base, faults);
+    if attempt(dir.lstat("commondir"), base, faults).is_some() {
+        faults.push(commondir_planted(base.join("commondir")));
     }
     let known = |path: &Path, target: Option<&Path>| match target {
         Some(target) => area.links.get(&Bytes::of_path(path)).is_some_and(|was| was.path() == target),
         None => area.special.contains(&Bytes::of_path(path)),
     };
     case.oddities(dir, &survey, None, known, faults);
-    case.locks(dir, &survey, None, faults)?;
-    let moved = directories(area, dir, &survey, faults)?;
-    files(case, area, dir, faults)?;
-    configuration(case, area, new, dir, faults)?;
-    for (name, noun) in TREES {
+    attempt(case.locks(dir, &survey, None, faults), base, faults);
+    let moved = if surveyed { directories(area, dir, &survey, faults) } else { Vec::new() };
+    attempt(files(case, area, dir, faults), base, faults);
+    attempt(configuration(case, area, new, dir, faults), base, faults);
+    let known_trees = TREES.iter().map(|(name, noun)| (*name, *noun));
+    for (name, noun) in known_trees.chain(area.hooks_path.iter().map(|name| (name.as_str(), "hook"))) {
         let linked = area.links.contains_key(&Bytes::of_path(Path::new(name)));
         if !linked && !moved.contains(&name) {
-            trees::judge(dir, name, noun, area.trees.get(name), case.taken(), faults)?;
+            let before = area.trees.get(name);
+            attempt(trees::judge(dir, name, noun, before, case.taken(), faults), base, faults);
         }
     }
-    refs::judge(dir, &area.replacements, faults)?;
+    attempt(refs::judge(dir, &area.replacements, faults), base, faults);
     let checkout = area.checkout.as_deref();
-    todo::judge(dir, None, checkout, &area.commands, case.taken(), faults)?;
+    attempt(todo::judge(dir, None, checkout, &area.commands, case.taken(), faults), base, faults);
     let gitlinks = (!new).then_some(area.gitlinks.as_slice());
-    index(case, dir, checkout, None, gitlinks, faults)?;
+    attempt(index(case, dir, checkout, None, gitlinks, faults), base, faults);
     if first {
-        resolutions(case, dir, faults)?;
-        let left_out = objects::judge(dir, case.hash, case.taken(), faults)?;
+        attempt(resolutions(case, dir, faults), base, faults);
+        let left_out = attempt(objects::judge(dir, case.hash, case.taken(), faults), base, faults);
         if left_out > 0 {
-            let place = dir.path().display();
+            let place = base.display();
             warnings
                 .push(format!("{left_out} new objects in {place} were not hashed again: `git fsck` does"));
         }
     }
-    Ok(worktrees::judge(case, area, dir, &survey, faults)?)
+    let entries = worktrees::judge(case, area, dir, &survey, faults);
+    attempt(entries, base, faults)
 }
 
 /// A `commondir` where git never makes one.
@@ -106,12 +126,7 @@ pub(super) fn commondir_planted(path: PathBuf) -> Fault {
 }
 
 /// Puts back directories that were moved aside. Returns their names.
-fn directories(
-    area: &Area,
-    dir: &Dir,
-    survey: &Survey,
-    faults: &mut Vec<Fault>,
-) -> Result<Vec<&'static str>, read::Error> {
+fn directories(area: &Area, dir: &Dir, survey: &Survey, faults: &mut Vec<Fault>) -> Vec<&'static str> {
     const NAMES: [&str; 10] = [
         "branches",
         "hooks",
@@ -158,13 +173,15 @@ fn directories(
             (None, _) => {}
         }
     }
-    Ok(moved)
+    moved
 }
 
 /// Judges the files that are remembered with their content, except configuration.
 fn files(case: &Case<'_>, area: &Area, dir: &Dir, faults: &mut Vec<Fault>) -> Result<(), read::Error> {
-    for name in FILES {
-        if name.starts_with("config") || area.links.contains_key(&Bytes(name.as_bytes().to_vec())) {
+    for name in FILES.into_iter().chain(area.includes.iter().map(String::as_str)) {
+        if ["config", "config.worktree"].contains(&name)
+            || area.links.contains_key(&Bytes(name.as_bytes().to_vec()))
+        {
             continue;
         }
         let relative = Path::new(name);

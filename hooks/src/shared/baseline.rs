@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::git::{Checkout, Guard, Repository};
@@ -100,6 +101,10 @@ pub(crate) struct Area {
     pub(crate) files: BTreeMap<String, Saved>,
     /// [`TREES`] that were there.
     pub(crate) trees: BTreeMap<String, Tree>,
+    /// `core.hooksPath`, where that lies in the git dir and is not `hooks`.
+    pub(crate) hooks_path: Option<String>,
+    /// Configuration that is included from the git dir.
+    pub(crate) includes: Vec<String>,
     /// Replacement refs.
     #[serde(with = "crate::bytes::pairs")]
     pub(crate) replacements: Replacements,
@@ -174,16 +179,15 @@ fn now() -> i64 {
 fn area(dir: &Dir, checkout: Option<PathBuf>) -> Result<Area, Error> {
     let stamp = dir.stamp()?;
     let survey = survey::survey(dir)?;
-    let files = FILES
-        .iter()
-        .filter_map(|name| match saved(dir, Path::new(name)) {
-            Ok(Some(file)) => Some(Ok(((*name).to_owned(), file))),
-            Ok(None) => None,
-            Err(error) => Some(Err(error)),
-        })
-        .collect::<Result<BTreeMap<_, _>, _>>()?;
+    let inside = Inside::of(dir, checkout.as_deref())?;
+    let mut files = BTreeMap::new();
+    for name in FILES.into_iter().chain(inside.includes.iter().map(String::as_str)) {
+        if let Some(file) = saved(dir, Path::new(name))? {
+            files.insert(name.to_owned(), file);
+        }
+    }
     let mut trees = BTreeMap::new();
-    for (name, _) in TREES {
+    for name in TREES.iter().map(|(name, _)| *name).chain(inside.hooks_path.as_deref()) {
         if let Some(tree) = trees::capture(dir, name)? {
             trees.insert(name.to_owned(), tree);
         }
@@ -200,11 +204,53 @@ fn area(dir: &Dir, checkout: Option<PathBuf>) -> Result<Area, Error> {
         special: survey.special.keys().map(|path| Bytes::of_path(path)).collect(),
         files,
         trees,
+        hooks_path: inside.hooks_path,
+        includes: inside.includes,
         replacements: refs::replacements(dir)?,
         gitlinks,
         commands: todo::commands(dir)?,
         entries: Vec::new(),
     })
+}
+
+/// What a git dir's own configuration makes git run or include from that same git dir.
+#[derive(Debug, Default)]
+pub(crate) struct Inside {
+    pub(crate) hooks_path: Option<String>,
+    pub(crate) includes: Vec<String>,
+}
+
+impl Inside {
+    pub(crate) fn of(dir: &Dir, checkout: Option<&Path>) -> Result<Self, read::Error> {
+        let mut inside = Self::default();
+        for name in ["config", "config.worktree"] {
+            let Some(saved) = saved(dir, Path::new(name))? else { continue };
+            let file = config::File::parse(&saved.content.0).unwrap_or_default();
+            for config::Variable { name, value, .. } in file.variables() {
+                let Some(value) = value.as_deref().filter(|value| !value.is_empty()) else { continue };
+                let path = Path::new(OsStr::from_bytes(value));
+                // A relative path of hooks starts where hooks run, that of an include where the file lies.
+                if name.is("core", "hookspath") {
+                    let base = checkout.unwrap_or(dir.path());
+                    inside.hooks_path = within(dir.path(), &base.join(path));
+                } else if name.section.starts_with("include") && name.key == "path" {
+                    inside.includes.extend(within(dir.path(), &dir.path().join(path)));
+                }
+            }
+        }
+        // What is remembered anyway, and what is a whole git dir.
+        inside.hooks_path.take_if(|path| TREES.iter().any(|(name, _)| path == name));
+        inside.includes.retain(|path| !FILES.contains(&path.as_str()));
+        inside.includes.sort();
+        inside.includes.dedup();
+        Ok(inside)
+    }
+}
+
+fn within(git_dir: &Path, path: &Path) -> Option<String> {
+    let path = entry::normal(path);
+    let inside = path.strip_prefix(git_dir).ok().filter(|path| !path.as_os_str().is_empty())?;
+    inside.to_str().map(str::to_owned)
 }
 
 /// The length of object ids in bytes, by a repository's configuration.

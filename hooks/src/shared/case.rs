@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::git::{Checkout, Entry};
+use nix::errno::Errno;
 
 use super::baseline::{Baseline, since};
-use super::fault::Fault;
+use super::check::Error;
+use super::fault::{Fault, Step};
 use super::survey::Survey;
 use crate::entry::BackPointer;
-use crate::process::{Answer, git_at_work, holder};
-use crate::read::{self, Dir, Stamp};
+use crate::process::{Answer, Work, git_at_work, held};
+use crate::read::{self, Dir};
 
 /// How long after the first look a lock that nobody seems to need is looked at again.
 pub(super) const SECOND_LOOK: std::time::Duration = std::time::Duration::from_millis(50);
@@ -66,9 +68,9 @@ impl<'a> Case<'a> {
         for Entry { id, worktree, .. } in now {
             let Some(worktree) = worktree.filter(|worktree| !tops.contains(worktree)) else { continue };
             let path = repository.common_dir.join("worktrees").join(id);
-            let agrees = |stamp| crate::entry::back_pointer(&worktree.join(".git"), &stamp);
             let stamp = read::lstat(&path).ok().flatten();
-            if stamp.is_some_and(|stamp| agrees(stamp).is_ok_and(|back| back == BackPointer::Agrees)) {
+            let back = stamp.map(|stamp| crate::entry::back_pointer(&worktree.join(".git"), &stamp));
+            if back == Some(BackPointer::Agrees) {
                 tops.push(worktree);
             }
         }
@@ -88,31 +90,37 @@ impl<'a> Case<'a> {
         entry: Option<&str>,
         faults: &mut Vec<Fault>,
     ) -> Result<(), read::Error> {
+        let mut locks = Vec::new();
         for path in &survey.locks {
-            let Some(stamp) = dir.lstat(path)? else { continue };
-            if !since(&stamp, self.taken()) {
-                continue;
+            if let Some(stamp) = dir.lstat(path)?.filter(|stamp| since(stamp, self.taken())) {
+                locks.push((dir.path().join(path), stamp));
             }
-            let full = dir.path().join(path);
-            let mut busy = self.who_holds(&stamp);
-            if busy == Answer::Nobody {
-                // A git that has just begun or is just ending is not seen at every instant.
-                std::thread::sleep(SECOND_LOOK);
-                match dir.lstat(path)? {
-                    Some(now) if now == stamp => busy = self.who_holds(&stamp),
-                    _ => continue,
-                }
-            }
-            let fault = match busy {
-                Answer::Somebody(_) => continue,
-                Answer::Nobody if stamp.uid == nix::unistd::geteuid().as_raw() => {
+        }
+        if locks.is_empty() {
+            return Ok(());
+        }
+        let mut busy = self.git_at_work(Work::Locking);
+        if busy == Answer::Nobody {
+            // A git that has just begun or is just ending is not seen at every instant.
+            std::thread::sleep(SECOND_LOOK);
+            locks.retain(|(path, stamp)| read::lstat(path).is_ok_and(|now| now.as_ref() == Some(stamp)));
+            busy = self.git_at_work(Work::Locking);
+        }
+        if matches!(busy, Answer::Somebody(_)) {
+            return Ok(());
+        }
+        let held = held(&locks.iter().map(|(_, stamp)| (stamp.dev, stamp.ino)).collect());
+        for (path, stamp) in locks {
+            let fault = match &held {
+                Some(held) if held.contains(&(stamp.dev, stamp.ino)) => continue,
+                Some(_) if busy == Answer::Nobody && stamp.uid == nix::unistd::geteuid().as_raw() => {
                     let detail = "this lock was left behind and nobody holds it";
-                    let step = super::fault::Step::Unlock { path: full.clone(), stamp };
-                    Fault::removed("lock-left-behind", &full, detail).step(step)
+                    let step = Step::Unlock { path: path.clone(), stamp };
+                    Fault::removed("lock-left-behind", &path, detail).step(step)
                 }
-                Answer::Nobody | Answer::Unknown => {
+                _ => {
                     let detail = "this lock appeared during the turn; if no git is running, remove it";
-                    Fault::reported("lock-left-behind", &full, detail)
+                    Fault::reported("lock-left-behind", &path, detail)
                 }
             };
             faults.push(fault.entry(entry));
@@ -120,27 +128,20 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Who may still need a lock: whoever has it open, and any git that works on this repository.
-    fn who_holds(&self, stamp: &Stamp) -> Answer {
-        match holder(stamp.dev, stamp.ino) {
-            Answer::Nobody => self.who_works(),
-            other => other,
-        }
-    }
-
-    /// The git that works on this repository, in worktrees that were made meanwhile too.
-    fn who_works(&self) -> Answer {
+    /// Whether a git process does such work in any checkout of the repository, in worktrees that were made
+    /// meanwhile too.
+    pub(super) fn git_at_work(&self, work: Work) -> Answer {
         let repository = &self.baseline.repository;
         let mut places = self.tops();
         places.push(repository.common_dir.clone());
         places.push(repository.worktrees_root.clone());
         places.extend(repository.other_roots.iter().cloned());
-        git_at_work(&places.iter().map(PathBuf::as_path).collect::<Vec<_>>())
+        git_at_work(&places.iter().map(PathBuf::as_path).collect::<Vec<_>>(), work)
     }
 
     /// Whether some git works on this repository now.
     pub(super) fn git_works(&self) -> bool {
-        matches!(self.who_works(), Answer::Somebody(_))
+        matches!(self.git_at_work(Work::Locking), Answer::Somebody(_))
     }
 
     /// Judges what a survey has found, except locks: `known` tells what was there before the turn.
@@ -170,16 +171,44 @@ impl<'a> Case<'a> {
                 continue;
             }
             let full = dir.path().join(path);
-            let detail = format!("this was {kind}, which git never makes");
-            faults.push(Fault::removed("special-file-planted", &full, detail).entry(entry).drop(full));
+            let detail = format!("this was {kind}, which git never makes here");
+            let fault = Fault::removed("special-file-planted", &full, detail).entry(entry);
+            let keep = *kind == read::Kind::Directory;
+            faults.push(fault.step(Step::Remove { path: full, keep }));
         }
         for path in &survey.leftovers {
             faults.push(Fault::leftover(dir.path().join(path)));
         }
         for path in &survey.unreadable {
             let full = dir.path().join(path);
-            let detail = "this directory cannot be read, so it was not judged";
-            faults.push(Fault::reported("unreadable", full, detail).entry(entry));
+            faults.push(unreadable(dir.path(), &full).entry(entry));
+        }
+    }
+}
+
+/// Something that a turn has made unreadable, so that it would not be judged.
+fn unreadable(base: &Path, path: &Path) -> Fault {
+    let detail = "its permissions kept it from being judged";
+    let step = Step::Allow { base: base.to_owned(), path: path.to_owned() };
+    Fault::restored("unreadable", path, detail).step(step)
+}
+
+/// Takes a result, or makes a fault of its error: what cannot be judged must not keep the rest from being judged.
+pub(super) fn attempt<T: Default, E: Into<Error>>(
+    result: Result<T, E>,
+    base: &Path,
+    faults: &mut Vec<Fault>,
+) -> T {
+    match result.map_err(Into::into) {
+        Ok(value) => value,
+        Err(Error::Read(read::Error::Os { errno: Errno::EACCES, path, .. })) if path.starts_with(base) => {
+            faults.push(unreadable(base, &path));
+            T::default()
+        }
+        Err(error) => {
+            let detail = format!("a part of it was not judged: {}", super::restore::chain(&error));
+            faults.push(Fault::reported("not-judged", base, detail));
+            T::default()
         }
     }
 }

@@ -5,7 +5,7 @@
 //! hidden behind a symlink is judged when the symlink is gone, and a check that was killed and runs again does
 //! what was left.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::git::Checkout;
@@ -13,8 +13,8 @@ use codeoid_spec::report::Finding;
 
 use super::area;
 use super::baseline::{Baseline, since};
-use super::case::Case;
 pub use super::case::Depth;
+use super::case::{Case, attempt};
 use super::fault::{Fault, Step};
 use super::keys::Verdict;
 use super::restore::{self, chain};
@@ -25,6 +25,8 @@ use crate::read::{self, Dir, Kind};
 use crate::text::printable;
 use crate::tree::Keep;
 
+/// How many findings of one kind are listed. A turn can plant any number.
+const MOST: usize = 1_000;
 /// How often is judged at most. Each round uncovers what the one before put back.
 const ROUNDS: usize = 5;
 
@@ -67,6 +69,7 @@ pub fn run(
     let case = Case::new(baseline, depth);
     let mut checked = Checked::default();
     let mut known: HashSet<(String, PathBuf)> = HashSet::new();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for round in 0..ROUNDS {
         let mut warnings = Vec::new();
         let mut faults = judge(&case, round == 0, &mut warnings)?;
@@ -81,7 +84,12 @@ pub fn run(
                     finding.detail = format!("{}; kept: {kept}", finding.detail);
                 }
             }
-            if known.insert((finding.kind.clone(), finding.path.clone())) {
+            if !known.insert((finding.kind.clone(), finding.path.clone())) {
+                continue;
+            }
+            let count = counts.entry(finding.kind.clone()).or_insert(0usize);
+            *count += 1;
+            if *count <= MOST {
                 record(finding);
                 checked.findings.push(finding.clone());
             }
@@ -89,7 +97,8 @@ pub fn run(
         faults.retain(|fault| !fault.steps.is_empty());
         if faults.is_empty() {
             checked.failed.clear();
-            name_planted(&case, &mut checked, record)?;
+            name_planted(&case, &mut checked, record);
+            checked.warnings.extend(left_out(&counts));
             return Ok(checked);
         }
         // What only takes away comes first: it works on a full disk, and makes room.
@@ -105,14 +114,23 @@ pub fn run(
             }
         }
         if !done {
+            checked.warnings.extend(left_out(&counts));
             return Ok(checked);
         }
     }
     let left = judge(&case, false, &mut Vec::new())?;
-    for path in left.iter().flat_map(|fault| &fault.steps).filter_map(Step::keeps) {
-        checked.warnings.push(format!("{} keeps changing while it is being put right", path.display()));
+    for finding in left.into_iter().filter(|f| !f.steps.is_empty()).filter_map(|fault| fault.finding) {
+        checked.failed.push(restore::Error::Stubborn { path: finding.path });
     }
+    checked.warnings.extend(left_out(&counts));
     Ok(checked)
+}
+
+/// What to say of findings that are too many to be listed.
+fn left_out(counts: &BTreeMap<String, usize>) -> Vec<String> {
+    let many = counts.iter().filter(|(_, count)| **count > MOST);
+    many.map(|(kind, count)| format!("{} more findings of {kind}, dealt with like the others", count - MOST))
+        .collect()
 }
 
 /// Takes away a `commondir` that was planted in a main git dir, for which no baseline can be taken because
@@ -135,17 +153,13 @@ pub fn disarm(commondir: &Path, keep: &Keep) -> Result<Checked, restore::Error> 
 fn judge(case: &Case<'_>, first: bool, warnings: &mut Vec<String>) -> Result<Vec<Fault>, Error> {
     let mut faults = Vec::new();
     area::judge_all(case, first, &mut faults, warnings)?;
-    pointers::judge(case, &mut faults)?;
+    pointers::judge(case, &mut faults);
     Ok(faults)
 }
 
 /// Names repositories that a turn has planted in the checkouts. Done when all else is as it should be: a `.git`
 /// file that was put right does not lead anywhere else any more.
-fn name_planted(
-    case: &Case<'_>,
-    checked: &mut Checked,
-    record: &mut dyn FnMut(&Finding),
-) -> Result<(), Error> {
+fn name_planted(case: &Case<'_>, checked: &mut Checked, record: &mut dyn FnMut(&Finding)) {
     let mut faults = Vec::new();
     let repository = &case.baseline.repository;
     let mut tops: Vec<&Path> = Vec::new();
@@ -154,10 +168,11 @@ fn name_planted(
         Checkout::Bare => {}
     }
     tops.extend(repository.session_folders.iter().map(PathBuf::as_path));
-    planted::judge(case, &tops, &mut faults)?;
+    let base = &repository.common_dir;
+    attempt(planted::judge(case, &tops, &mut faults), base, &mut faults);
     for area in &case.baseline.areas {
         if let (Some(top), Ok(dir)) = (&area.checkout, Dir::open(&area.path)) {
-            planted::judge_links(case, &dir, top, &area.gitlinks, &mut faults)?;
+            attempt(planted::judge_links(case, &dir, top, &area.gitlinks, &mut faults), base, &mut faults);
         }
     }
     for finding in faults.into_iter().filter_map(|fault| fault.finding) {
@@ -166,7 +181,6 @@ fn name_planted(
             checked.findings.push(finding);
         }
     }
-    Ok(())
 }
 
 /// The faults of a configuration file.
@@ -272,8 +286,8 @@ pub(super) fn is_submodule(nested: &Path, case: &Case<'_>, dir: &Dir) -> Result<
     let content = match read::file(nested, read::POINTER_LIMIT) {
         Ok(None) => return Ok(true),
         Ok(Some(content)) => content.bytes,
-        Err(read::Error::NotRegular { .. } | read::Error::TooBig { .. }) => return Ok(false),
-        Err(error) => return Err(error),
+        // What cannot be read now can be made readable later.
+        Err(_) => return Ok(false),
     };
     let Some(named) = crate::entry::gitfile_path(&content) else { return Ok(false) };
     let git_dir = crate::entry::real(&nested.parent().unwrap_or(Path::new("/")).join(named));

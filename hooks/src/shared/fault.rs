@@ -33,6 +33,8 @@ pub(crate) enum Step {
     Link { path: PathBuf, target: PathBuf },
     /// Make a directory.
     MakeDirectory { path: PathBuf },
+    /// Give its owner the permissions that git leaves them, from `base` (a git dir or an entry) down to it.
+    Allow { base: PathBuf, path: PathBuf },
     /// Remove a lock file if it still is the one that was judged.
     Unlock { path: PathBuf, stamp: Stamp },
     /// Take these refs out of `packed-refs`.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use codeoid_spec::git::{Access, Bind, Checkout, Guard, Protection, Repository};
 
+use super::baseline::Inside;
 use super::modules;
 use crate::config;
 use crate::entry;
@@ -73,7 +74,7 @@ pub fn guard(repository: &Repository) -> Result<Guard, Error> {
             pins.pin(&path, "the entry of another worktree");
         }
     }
-    pins.git_dir(common)?;
+    pins.git_dir(common, repository.main_checkout.as_deref())?;
     pins.modules(common)?;
     if let Checkout::Linked { entry, .. } = &repository.checkout {
         pins.own_entry(&worktrees.join(entry))?;
@@ -126,9 +127,10 @@ impl Pins {
     }
 
     /// Pins what git executes or follows in a git dir that is held already.
-    fn git_dir(&mut self, git_dir: &Path) -> Result<(), Error> {
+    fn git_dir(&mut self, git_dir: &Path, checkout: Option<&Path>) -> Result<(), Error> {
         self.watch.push(git_dir.join("commondir"));
-        for name in PINNED {
+        let Inside { hooks_path, includes } = Inside::of(&Dir::open(git_dir)?, checkout)?;
+        for name in PINNED.into_iter().chain(hooks_path.iter().chain(&includes).map(String::as_str)) {
             let path = git_dir.join(name);
             match read::lstat(&path)?.map(|stamp| stamp.kind()) {
                 None => self.watch.push(path),
@@ -154,7 +156,8 @@ impl Pins {
             for directory in way {
                 self.hold(directory, "a submodule's git dir cannot be moved aside");
             }
-            self.git_dir(&module)?;
+            let checkout = modules::checkout(&Dir::open(&module)?)?;
+            self.git_dir(&module, checkout.as_deref())?;
         }
         Ok(())
     }

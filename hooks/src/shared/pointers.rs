@@ -4,17 +4,20 @@
 use std::path::Path;
 
 use super::baseline::Pointer;
-use super::case::Case;
+use super::case::{Case, attempt};
 use super::fault::{Fault, Step};
 use crate::entry::{self, BackPointer};
 use crate::read::{self, POINTER_LIMIT};
 
 /// Judges all pointers that are remembered.
-pub(super) fn judge(case: &Case<'_>, faults: &mut Vec<Fault>) -> Result<(), read::Error> {
+pub(super) fn judge(case: &Case<'_>, faults: &mut Vec<Fault>) {
     for pointer in &case.baseline.pointers {
-        faults.extend(one(case, pointer)?);
+        // Within the checkout that it lies in, a turn can take any permission away.
+        let checkout = case.writable.iter().find(|place| pointer.path.starts_with(place));
+        let base = checkout.cloned().unwrap_or_else(|| pointer.path.clone());
+        let fault = attempt(one(case, pointer), &base, faults);
+        faults.extend(fault);
     }
-    Ok(())
 }
 
 fn one(case: &Case<'_>, pointer: &Pointer) -> Result<Option<Fault>, read::Error> {
@@ -24,7 +27,11 @@ fn one(case: &Case<'_>, pointer: &Pointer) -> Result<Option<Fault>, read::Error>
     if read::lstat(top)?.is_none_or(|stamp| stamp.kind() != read::Kind::Directory) {
         return Ok(None);
     }
-    let what = match entry::back_pointer(path, &stamp)? {
+    // What cannot be read is not just missing here.
+    if let Err(error @ read::Error::Os { .. }) = read::file(path, POINTER_LIMIT) {
+        return Err(error);
+    }
+    let what = match entry::back_pointer(path, &stamp) {
         BackPointer::Agrees => return Ok(None),
         BackPointer::Missing => return Ok(None),
         BackPointer::Elsewhere(to) if claimed(case, &to, path)? => return Ok(None),

@@ -58,10 +58,16 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Somebody else holds git's lock on the file.
+    /// Somebody else holds git's lock on `packed-refs`: without it a ref that is being packed would be lost.
     #[error("{path} stays locked")]
     Locked {
         /// The lock file.
+        path: PathBuf,
+    },
+    /// It was put right again and again, and is not right.
+    #[error("{path} does not stay as it was put")]
+    Stubborn {
+        /// The path.
         path: PathBuf,
     },
     /// `packed-refs` is not one.
@@ -92,6 +98,7 @@ pub(super) fn apply(step: &Step, keep: &Keep, warnings: &mut Vec<String>) -> Res
             },
             None => Err(os("mkdirat", path, Errno::ENOENT)),
         },
+        Step::Allow { base, path } => allow(base, path),
         Step::Unlock { path, stamp } => unlock(path, stamp),
         Step::DropPacked { git_dir, names } => drop_packed(git_dir, names),
     }
@@ -131,11 +138,19 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     // git takes `config.lock` before it writes `config`; so does this, or one of the two writes is lost.
     let locked = ["config", "config.worktree"].iter().any(|config| name == *config);
     let mut temporary = name.to_owned();
-    temporary.push(if locked { ".lock" } else { SUFFIX });
-    if !locked {
-        tree::remove(&dir, &temporary)?;
-    }
-    let result = match create(&dir, &temporary, if locked { LOCK_TRIES } else { 1 }) {
+    temporary.push(".lock");
+    // A lock that does not go away must not keep what a turn has planted in place; what its holder writes is
+    // judged again.
+    let file = match if locked { create(&dir, &temporary, LOCK_TRIES) } else { Err(Errno::EEXIST) } {
+        Err(Errno::EEXIST) => {
+            temporary = name.to_owned();
+            temporary.push(SUFFIX);
+            tree::remove(&dir, &temporary)?;
+            create(&dir, &temporary, 1)
+        }
+        other => other,
+    };
+    let result = match file {
         Ok(file) => fill(file, bytes, mode, path).and_then(|()| {
             renameat(&dir, temporary.as_os_str(), &dir, name).map_err(|errno| os("renameat", path, errno))
         }),
@@ -146,7 +161,6 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
             let _ = unlinkat(&dir, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
             overwrite(&dir, name, bytes, mode)
         }
-        Err(Error::Os { errno: Errno::EEXIST, path, .. }) => Err(Error::Locked { path }),
         other => other,
     }
 }
@@ -214,6 +228,31 @@ fn link(path: &Path, target: &Path) -> Result<(), Error> {
         Ok(()) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(os("symlinkat", path, errno)),
     }
+}
+
+fn allow(base: &Path, path: &Path) -> Result<(), Error> {
+    let (Some(parent), Ok(rest)) = (base.parent(), path.strip_prefix(base)) else { return Ok(()) };
+    let mut at = Dir::open(parent)?;
+    let way = base.file_name().into_iter().chain(rest.iter());
+    for name in way {
+        let Some(stamp) = at.lstat(name)? else { return Ok(()) };
+        let needed = match stamp.kind() {
+            Kind::Directory => 0o700,
+            Kind::File => 0o600,
+            _ => return Ok(()),
+        };
+        if stamp.mode & needed != needed {
+            let mode = Mode::from_bits_truncate(((stamp.mode | needed) & 0o7777) as nix::libc::mode_t);
+            tree::allow(&at, name, mode).map_err(|errno| os("chmod", &at.path().join(name), errno))?;
+        }
+        match at.passage(name) {
+            Ok(Some(next)) => at = next,
+            // The last one may be a file.
+            Ok(None) | Err(read::Error::NotDirectory { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 fn unlock(path: &Path, stamp: &Stamp) -> Result<(), Error> {

@@ -60,6 +60,10 @@ impl Survey {
     fn note(&mut self, dir: &Dir, at: &Path, name: &OsStr, kind: Kind) -> Result<(), read::Error> {
         let path = at.join(name);
         match kind {
+            // No lock of git's is a directory, and none can be taken where one is.
+            Kind::Directory if name.as_bytes().ends_with(b".lock") => {
+                self.special.insert(path, kind);
+            }
             Kind::Directory => {}
             Kind::Symlink => {
                 // Gone meanwhile: nothing to say.
@@ -101,7 +105,7 @@ impl Survey {
             let mut failed = None;
             dir.visit(|name, kind, _| {
                 let name = OsStr::from_bytes(name.to_bytes());
-                if kind == Kind::Directory {
+                if kind == Kind::Directory && !name.as_bytes().ends_with(b".lock") {
                     if levels > 1 {
                         waiting.push((at.join(name), levels - 1));
                     }

@@ -8,7 +8,7 @@ use super::baseline::settled;
 use super::fault::Fault;
 use crate::bytes::Bytes;
 use crate::config;
-use crate::process::{Answer, git_at_work};
+use crate::process::{Answer, Work, git_at_work};
 use crate::read::{self, Dir};
 
 /// The most that is read of a list of things to do, in bytes.
@@ -48,7 +48,7 @@ fn command(line: &[u8]) -> Option<&[u8]> {
 
 /// Judges the operation in progress of a git dir or entry. `before` are the commands that were in it.
 ///
-/// While a git works in the checkout, the operation is somebody's who is just doing it, and is left alone.
+/// While a `git rebase` runs in the checkout, the operation is somebody's who is just doing it, and is left alone.
 pub(super) fn judge(
     git_dir: &Dir,
     entry: Option<&str>,
@@ -76,7 +76,7 @@ pub(super) fn judge(
     let places: Vec<PathBuf> =
         checkout.map(Path::to_owned).into_iter().chain([git_dir.path().to_owned()]).collect();
     let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
-    if !found.is_empty() && !matches!(git_at_work(&places), Answer::Somebody(_)) {
+    if !found.is_empty() && !matches!(git_at_work(&places, Work::Command("rebase")), Answer::Somebody(_)) {
         faults.extend(found.into_iter().map(|fault| fault.entry(entry)));
     }
     Ok(())

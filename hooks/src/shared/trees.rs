@@ -1,7 +1,7 @@
 //! Directories whose files git executes (`hooks/`) or takes addresses from (the older `branches/` and
 //! `remotes/`): remembered whole, and put back whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -73,7 +73,7 @@ fn walk(
     name: &str,
     mut visit: impl FnMut(&Path, &Dir, &OsStr, Kind) -> Result<(), read::Error>,
 ) -> Result<bool, read::Error> {
-    let top = match git_dir.child(name.as_ref()) {
+    let top = match git_dir.beneath(Path::new(name)) {
         Ok(Some(top)) => top,
         Ok(None) | Err(read::Error::NotDirectory { .. }) => return Ok(false),
         Err(error) => return Err(error),
@@ -114,9 +114,9 @@ pub(super) fn judge(
     let base = git_dir.path().join(name);
     let empty = BTreeMap::new();
     let before = before.map_or(&empty, |tree| &tree.0);
-    let mut seen: Vec<Bytes> = Vec::new();
+    let mut seen: HashSet<Bytes> = HashSet::new();
     let mut found = Vec::new();
-    walk(git_dir, name, |path, dir, file, kind| {
+    let walked = walk(git_dir, name, |path, dir, file, kind| {
         let key = Bytes::of_path(path);
         let full = base.join(path);
         if file.as_encoded_bytes().ends_with(SUFFIX.as_bytes()) {
@@ -125,14 +125,22 @@ pub(super) fn judge(
         }
         let was = before.get(&key);
         if was.is_some() {
-            seen.push(key);
+            seen.insert(key.clone());
         }
         found.extend(compare(dir, file, kind, was, &full, noun, taken)?);
         Ok(())
-    })?;
+    });
+    if let Err(read::Error::TooMany { path }) = &walked {
+        // Nobody has that many, and what was there comes back in the next round.
+        let detail = format!("this directory was flooded with more than {FILES} files");
+        faults.push(Fault::removed(&format!("{noun}s-flooded"), path, detail).set_aside(&base));
+        return Ok(());
+    }
+    walked?;
     faults.append(&mut found);
     let missing: Vec<_> = before.iter().filter(|(path, _)| !seen.contains(path)).collect();
-    if !missing.is_empty() && git_dir.lstat(name)?.is_none_or(|stamp| stamp.kind() != Kind::Directory) {
+    let is_there = matches!(git_dir.beneath(Path::new(name)), Ok(Some(_)));
+    if !missing.is_empty() && !is_there {
         // A directory that only was moved is put back whole; see the area's own rules.
         let fault = Fault::restored(&format!("{noun}s-removed"), &base, format!("{name} was removed"));
         faults.push(fault.step(Step::MakeDirectory { path: base.clone() }));

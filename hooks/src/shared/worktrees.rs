@@ -5,12 +5,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::baseline::{Area, saved, settled};
-use super::case::{Case, Depth};
+use super::case::{Case, Depth, attempt};
 use super::entries::{EntryRecord, digest};
 use super::fault::{Fault, Step};
 use super::survey::{Survey, survey};
 use super::{check, keys, todo};
 use crate::entry::{self, BackPointer};
+use crate::process::{Answer, Work};
 use crate::read::{self, Dir, Item, Kind, POINTER_LIMIT, Stamp};
 
 /// An entry as it is now.
@@ -37,6 +38,11 @@ pub(super) fn judge(
             (Some(worktrees), items)
         }
         Ok(None) => (None, Vec::new()),
+        Err(read::Error::NotDirectory { path, kind: Kind::File }) => {
+            let detail = "there was a file where the worktree entries lie";
+            faults.push(Fault::removed("worktrees-replaced", &path, detail).set_aside(&path));
+            return Ok(Vec::new());
+        }
         // Found as what it is; judged when it is a directory again.
         Err(read::Error::NotDirectory { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -49,14 +55,16 @@ pub(super) fn judge(
     if let Some(worktrees) = &worktrees {
         for (item, record) in present {
             if moved.is_empty() || !moved.contains(&base.join(&item.name)) {
-                seen.extend(one(case, area, git_dir, worktrees, item, record, faults)?);
+                let result = one(case, area, git_dir, worktrees, item, record, faults);
+                seen.extend(attempt(result, &base.join(&item.name), faults));
             }
         }
     }
-    duplicates(case, git_dir, &area.entries, &seen, faults)?;
+    attempt(duplicates(case, git_dir, &area.entries, &seen, faults), &base, faults);
     for record in missing.into_iter().filter(|record| !record.own) {
         if !moved.contains(&base.join(&record.id)) {
-            faults.extend(deleted(&base, record)?);
+            let fault = attempt(deleted(&base, record), &base, faults);
+            faults.extend(fault);
         }
     }
     Ok(seen.iter().map(|entry| base.join(&entry.id)).collect())
@@ -116,9 +124,7 @@ fn moved(
         // Its owner may have renamed it, and told the worktree so.
         let told =
             record.gitdir().and_then(|gitdir| entry::gitdir_target(&home, &gitdir)).is_some_and(|to| {
-                read::stat(from).is_some_and(|stamp| {
-                    entry::back_pointer(&to, &stamp).is_ok_and(|b| b == BackPointer::Agrees)
-                })
+                read::stat(from).is_some_and(|stamp| entry::back_pointer(&to, &stamp) == BackPointer::Agrees)
             });
         if told {
             continue;
@@ -152,14 +158,16 @@ fn one<'a>(
     };
     match item.kind {
         Kind::Directory => {}
-        Kind::File => return Ok(None),
+        // git does not take a file for an entry.
+        Kind::File if record.is_none() => return Ok(None),
         // What was there before the turn is its owner's, however odd.
         _ if worktrees.lstat(&item.name)?.is_some_and(|stamp| settled(&stamp, case.taken())) => {
             return Ok(None);
         }
         kind => {
             let detail = format!("this entry was {kind}");
-            faults.push(Fault::removed("entry-replaced", path(), detail).entry(Some(id)).drop(path()));
+            let fault = Fault::removed("entry-replaced", path(), detail).entry(Some(id));
+            faults.push(if kind == Kind::File { fault.set_aside(path()) } else { fault.drop(path()) });
             return Ok(None);
         }
     }
@@ -217,8 +225,11 @@ fn inside(
     let same = seen.record.is_some_and(|record| dir.stamp().is_ok_and(|stamp| stamp.ino == record.inode));
     case.oddities(dir, &survey, Some(&id), |path, _| same && older(case, dir, path), faults);
     case.locks(dir, &survey, Some(&id), faults)?;
-    commondir(area, git_dir, dir, &id, faults)?;
     let stamp = dir.stamp()?;
+    if being_removed(case, dir, &stamp, seen) {
+        return Ok(());
+    }
+    commondir(area, git_dir, dir, &id, faults)?;
     seen.target = gitdir(dir, &stamp, seen, faults)?;
     head(dir, seen, faults)?;
     configuration(case, git_dir, dir, seen, faults)?;
@@ -230,6 +241,16 @@ fn inside(
         own_pointer(case, dir, &stamp, target, seen, faults)?;
     }
     Ok(())
+}
+
+/// Whether git is just removing this entry: it removes the worktree first, and then the entry's files one by one.
+fn being_removed(case: &Case<'_>, dir: &Dir, stamp: &Stamp, seen: &Seen<'_>) -> bool {
+    let whole = ["HEAD", "commondir", "gitdir"].iter().all(|name| dir.lstat(name).is_ok_and(|s| s.is_some()));
+    let target = seen.record.and_then(EntryRecord::gitdir);
+    let target = target.and_then(|gitdir| entry::gitdir_target(dir.path(), &gitdir));
+    let alive = target.is_some_and(|target| entry::back_pointer(&target, stamp) == BackPointer::Agrees);
+    let removing = ["worktree", "gc", "maintenance", "prune"];
+    !whole && !alive && removing.iter().any(|name| case.git_at_work(Work::Command(name)) != Answer::Nobody)
 }
 
 /// Whether this and every directory above it were there before the turn: renaming a directory into place
@@ -303,13 +324,13 @@ fn gitdir(
         return Ok(now);
     }
     let agrees = |target: &Option<PathBuf>| match target {
-        Some(target) => entry::back_pointer(target, stamp).map(|back| back == BackPointer::Agrees),
-        None => Ok(false),
+        Some(target) => entry::back_pointer(target, stamp) == BackPointer::Agrees,
+        None => false,
     };
     // A worktree that was moved leaves no `.git` behind; a copy of one does not take the entry over.
     let back = match &now {
         None => old.is_some(),
-        Some(_) => agrees(&old)?,
+        Some(_) => agrees(&old),
     };
     if !back {
         return Ok(now);
@@ -387,7 +408,7 @@ fn own_pointer(
     if !in_folder && !seen.record.is_some_and(|record| record.own) {
         return Ok(());
     }
-    let what = match entry::back_pointer(target, stamp)? {
+    let what = match entry::back_pointer(target, stamp) {
         BackPointer::Agrees | BackPointer::Missing => return Ok(()),
         BackPointer::Elsewhere(to) => {
             // Another entry may be the one that is right; then this one is its duplicate.
@@ -447,7 +468,7 @@ fn duplicates(
         for entry in &claimants {
             let stamp = read::lstat(&base.join(&entry.id))?;
             let agrees = match stamp {
-                Some(stamp) => entry::back_pointer(target, &stamp)? == BackPointer::Agrees,
+                Some(stamp) => entry::back_pointer(target, &stamp) == BackPointer::Agrees,
                 None => false,
             };
             if agrees {

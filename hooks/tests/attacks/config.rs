@@ -262,3 +262,33 @@ fn a_remote_that_was_moved_is_reported() {
     assert_eq!(kinds(&findings), ["remote-changed"]);
     super::same(&super::picture(&s.root), &before);
 }
+
+#[test]
+fn hooks_and_includes_elsewhere_in_the_git_dir() {
+    let setup = || {
+        let s = usual();
+        s.write("repo/.git/mine/hooks/pre-push", "#!/bin/sh\n");
+        s.write("repo/.git/mine/config", "[user]\n\tname = Included\n");
+        s.git("repo", ["config", "core.hooksPath", ".git/mine/hooks"]);
+        s.git("repo", ["config", "include.path", "mine/config"]);
+        s
+    };
+    let commit = |s: &Scratch| {
+        s.try_git("repo", ["commit", "--allow-empty", "-m", "x"]);
+    };
+    let hook = |s: &Scratch| {
+        s.trap("repo/.git/mine/hooks/pre-commit", "PWNED");
+    };
+    let include = |s: &Scratch| add(s, "repo/.git/mine/config", "[core]\n\tfsmonitor = TRAP\n");
+    for (plant, kind) in [(&hook as &dyn Fn(&Scratch), "hook-added"), (&include, "file-changed")] {
+        let findings = Attack { setup: &setup, plant, host: &commit, ..Attack::default() }.fails();
+        assert_eq!(kinds(&findings), [kind]);
+    }
+    let session = "s1".parse().unwrap();
+    let s = setup();
+    let repository = codeoid_hooks::layout::find(&s.path("repo"), &session, &[]).unwrap().unwrap();
+    let guard = codeoid_hooks::shared::guard(&repository).unwrap();
+    for name in ["mine/hooks", "mine/config"] {
+        assert!(guard.binds.iter().any(|bind| bind.target == s.path("repo/.git").join(name)), "{name}");
+    }
+}
