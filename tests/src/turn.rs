@@ -141,6 +141,12 @@ impl<'a> Turn<'a> {
             line.extend(["--workspace".into(), workspace.into()]);
         }
         line.extend(["--report".into(), self.report.clone()]);
+        // The whole suite can be run with another executor of the same bundle.
+        if let Some(executor) = std::env::var_os("CODEOID_TESTS_EXECUTOR")
+            && !self.options.iter().any(|option| option == "--executor")
+        {
+            line.extend(["--executor".into(), executor]);
+        }
         line.extend(self.options.iter().cloned());
         line.push("--".into());
         line.extend(self.command.iter().cloned());

@@ -193,7 +193,8 @@ fn run_is_fresh_and_read_only_with_a_skeleton(place: &Place) {
     let out = outcome.expect_ok().out();
     let (listing, rest) = out.split_once("--\n").unwrap();
     for entry in listing.lines() {
-        let known = ["lock", "user", "shm", "systemd", "resolvconf", "NetworkManager", "netconfig"];
+        let known =
+            ["lock", "user", "shm", "systemd", "resolvconf", "NetworkManager", "netconfig", "codeoid-init"];
         assert!(known.contains(&entry), "{entry}: {outcome}");
     }
     assert_eq!(rest.matches("Read-only file system").count(), 4, "{outcome}");
