@@ -130,6 +130,12 @@ impl<'a> Turn<'a> {
         self.command(["/usr/bin/python3", "-c", program].into_iter().chain(arguments.iter().copied()))
     }
 
+    /// Where its report goes.
+    #[must_use]
+    pub fn report_path(&self) -> PathBuf {
+        PathBuf::from(&self.report)
+    }
+
     /// The shim's command line.
     #[must_use]
     pub fn line(&self) -> Vec<OsString> {
