@@ -130,6 +130,12 @@ impl<'a> Turn<'a> {
         self.command(["/usr/bin/python3", "-c", program].into_iter().chain(arguments.iter().copied()))
     }
 
+    /// Where its report goes.
+    #[must_use]
+    pub fn report_path(&self) -> PathBuf {
+        PathBuf::from(&self.report)
+    }
+
     /// The shim's command line.
     #[must_use]
     pub fn line(&self) -> Vec<OsString> {
@@ -141,6 +147,12 @@ impl<'a> Turn<'a> {
             line.extend(["--workspace".into(), workspace.into()]);
         }
         line.extend(["--report".into(), self.report.clone()]);
+        // The whole suite can be run with another executor of the same bundle.
+        if let Some(executor) = std::env::var_os("CODEOID_TESTS_EXECUTOR")
+            && !self.options.iter().any(|option| option == "--executor")
+        {
+            line.extend(["--executor".into(), executor]);
+        }
         line.extend(self.options.iter().cloned());
         line.push("--".into());
         line.extend(self.command.iter().cloned());

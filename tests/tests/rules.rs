@@ -200,7 +200,7 @@ fn b3_a_file_system_mounted_in_the_home_is_no_obstacle(place: &Place) {
     assert_eq!(finished.expect_ok().out(), "there\nend\n", "{finished}");
     if place.identity() == Identity::Ordinary {
         // The kernel gives an ordinary user no overlay there (locked mounts): never weakened in silence.
-        let report = fs::read_to_string(place.at("reports/0.json")).unwrap();
+        let report = fs::read_to_string(turn.report_path()).unwrap();
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();
         let home = report["coverage"].as_array().unwrap().iter().find(|rule| rule["rule"] == "home").unwrap();
         assert_eq!(home["status"], "weaker", "{report}");

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use codeoid_tests::{CONNECT, Layout, Listener, Outcome, Place, Repo, each_identity};
 
@@ -64,11 +65,10 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(place: &Place, parent: &str) -> Self {
-        let path = PathBuf::from(parent).join(format!(
-            "codeoid-tests-{}-{}",
-            std::process::id(),
-            place.identity().uid()
-        ));
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let serial = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("codeoid-tests-{}-{}-{serial}", std::process::id(), place.identity().uid());
+        let path = PathBuf::from(parent).join(name);
         fs::create_dir_all(&path).expect("it is world-writable");
         place.own(&path);
         Self(path)
@@ -193,7 +193,8 @@ fn run_is_fresh_and_read_only_with_a_skeleton(place: &Place) {
     let out = outcome.expect_ok().out();
     let (listing, rest) = out.split_once("--\n").unwrap();
     for entry in listing.lines() {
-        let known = ["lock", "user", "shm", "systemd", "resolvconf", "NetworkManager", "netconfig"];
+        let known =
+            ["lock", "user", "shm", "systemd", "resolvconf", "NetworkManager", "netconfig", "codeoid-init"];
         assert!(known.contains(&entry), "{entry}: {outcome}");
     }
     assert_eq!(rest.matches("Read-only file system").count(), 4, "{outcome}");
