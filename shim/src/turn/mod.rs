@@ -76,15 +76,12 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     let outcome = opened.finish();
     stop::at("cleaned");
     let (executed, built, ran) = attempt?;
-    let mut outcome = match outcome {
-        Ok(outcome) => outcome,
-        Err(failure) => {
-            // The command's own end is still to be told; what is left is finished at the next start.
-            say(&failure.to_string());
-            warnings.push(format!("{}: {}", failure.what, failure.why));
-            Outcome::default()
-        }
-    };
+    let (mut outcome, unfinished) = outcome;
+    if let Some(failure) = unfinished {
+        // The command's own end is still to be told; what is left is finished at the next start.
+        say(&failure.to_string());
+        warnings.push(format!("{}: {}", failure.what, failure.why));
+    }
     say_restored(&outcome.findings);
     outcome.findings.splice(0..0, early.take());
     warnings
@@ -263,16 +260,23 @@ impl Opened {
         })
     }
 
-    fn finish(self) -> Result<Outcome, Failure> {
+    /// What was found and done, and what is left undone.
+    fn finish(self) -> (Outcome, Option<Failure>) {
         let kept = self.journal.record().keep_bundle.then(|| self.journal.directory().to_owned());
         let state = &self.planned.host.state;
-        let outcome = finish::finish_stepwise(self.journal, state, self.prepared, || stop::at("restored"))
-            .doing("finish the turn");
+        let finished = finish::finish_stepwise(self.journal, state, self.prepared, || stop::at("restored"));
         if let Some(kept) = kept {
             let _ = std::fs::remove_dir(kept.join("stage"));
             say(&format!("the bundle is kept in {}", kept.display()));
         }
-        outcome.map_err(|failure| failure.hint("`codeoid-shim check` tries again"))
+        match finished {
+            Ok(outcome) => (outcome, None),
+            Err(unfinished) => {
+                let failure = Failure::from_error("finish the turn", &unfinished.error)
+                    .hint("`codeoid-shim check` tries again");
+                (unfinished.outcome, Some(failure))
+            }
+        }
     }
 }
 
