@@ -8,10 +8,21 @@ use codeoid_spec::report::{Coverage, Status};
 use crate::diagnostic::Failure;
 
 /// The rules that the executors for Linux share: they build the same view.
-pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
+pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
     let mut list = vec![
         enforced("root", "the host's file system is bound read-only, recursively"),
-        enforced("workspace", "bound writable by descriptor"),
+        if executor == "bwrap" {
+            weaker(
+                "workspace",
+                "bubblewrap binds by path: it follows what is put there between plan and start",
+            )
+        } else {
+            enforced("workspace", "bound writable by descriptor")
+        },
+        weaker(
+            "sockets",
+            "a socket in a directory that is bound as it is (the workspace, read, write) answers",
+        ),
         enforced(
             "processes",
             "own pid, ipc, uts, mount and cgroup namespaces; no capabilities, no_new_privs, seccomp",
@@ -83,6 +94,11 @@ pub fn linux(plan: &Plan, policy: &Policy) -> Vec<Coverage> {
 /// A rule that holds.
 pub fn enforced(rule: &str, why: &str) -> Coverage {
     Coverage { rule: rule.to_owned(), status: Status::Enforced, why: why.to_owned() }
+}
+
+/// A rule that holds with a weakness.
+fn weaker(rule: &str, why: &str) -> Coverage {
+    Coverage { rule: rule.to_owned(), status: Status::Weaker, why: why.to_owned() }
 }
 
 /// A rule that does not hold.

@@ -51,7 +51,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     // Policy -> plan. Nothing is made yet.
     let planned = Planned::resolve(policy, command, runtime)?;
     let choice = executor::choose(policy.executor.value)?;
-    let coverage = coverage::linux(&planned.plan, policy);
+    let coverage = coverage::linux(&planned.plan, policy, choice.name());
     let weaker = coverage::judge(&coverage, policy, choice.name())?;
     let widened = widening::judge(policy, &planned.plan)?;
     stop::at("resolved");
