@@ -14,7 +14,7 @@ use crate::process::{Answer, Work, git_at_work, held};
 use crate::read::{self, Dir};
 
 /// How long after the first look a lock that nobody seems to need is looked at again.
-pub(super) const SECOND_LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+const SECOND_LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// How much is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(super) struct Case<'a> {
     pub(super) urls: Vec<Vec<u8>>,
     /// The length of object ids, in bytes.
     pub(super) hash: usize,
+    /// Whether it has been waited for others already.
+    waited: std::cell::Cell<bool>,
 }
 
 impl<'a> Case<'a> {
@@ -50,7 +52,7 @@ impl<'a> Case<'a> {
         let hash = baseline.areas.first().map_or(20, super::area::hash_of);
         let config = baseline.areas.first().and_then(|area| area.files.get("config"));
         let urls = config.map_or(Vec::new(), |saved| super::keys::remote_urls(&saved.content.0));
-        Self { baseline, depth, writable, urls, hash }
+        Self { baseline, depth, writable, urls, hash, waited: std::cell::Cell::new(false) }
     }
 
     /// The tops of all checkouts.
@@ -102,7 +104,7 @@ impl<'a> Case<'a> {
         let mut busy = self.git_at_work(Work::Locking);
         if busy == Answer::Nobody {
             // A git that has just begun or is just ending is not seen at every instant.
-            std::thread::sleep(SECOND_LOOK);
+            self.wait_once();
             locks.retain(|(path, stamp)| read::lstat(path).is_ok_and(|now| now.as_ref() == Some(stamp)));
             busy = self.git_at_work(Work::Locking);
         }
@@ -137,6 +139,13 @@ impl<'a> Case<'a> {
         places.push(repository.worktrees_root.clone());
         places.extend(repository.other_roots.iter().cloned());
         git_at_work(&places.iter().map(PathBuf::as_path).collect::<Vec<_>>(), work)
+    }
+
+    /// Gives whoever is in the middle of something a moment; once in a check, however much there is to judge.
+    pub(super) fn wait_once(&self) {
+        if !self.waited.replace(true) {
+            std::thread::sleep(SECOND_LOOK);
+        }
     }
 
     /// Whether some git works on this repository now.
