@@ -143,8 +143,6 @@ fn honest_work_of_the_host_is_kept_and_is_no_finding(place: &Place) {
              git config user.email value && \
              git remote add other /nowhere && git worktree add -q --detach ../another && \
              git pack-refs --all && \
-             printf '#!/bin/sh\\nexit 0\\n' >../repo/.git/hooks/pre-push && \
-             chmod +x ../repo/.git/hooks/pre-push && \
              GIT_SEQUENCE_EDITOR=true git rebase -q -i HEAD~1";
             place.sh(&repo.human, script).expect_ok();
         });
@@ -159,10 +157,17 @@ fn honest_work_of_the_host_is_kept_and_is_no_finding(place: &Place) {
     let after = place.sh(&repo.workspace, checks);
     let out = after.expect_ok().out();
     assert!(out.contains("locked mine") && out.contains("another") && out.contains("/mine\n"), "{out}");
-    assert!(
-        repo.common.join("hooks/pre-push").exists(),
-        "a hook that the host adds is the host's: {outcome}"
-    );
+}
+
+fn a_hook_that_the_host_adds_stays(place: &Place) {
+    // The directory is pinned, so the turn cannot have made it.
+    let repo = Repo::new(place, Layout::Main);
+    let hook = repo.common.join("hooks/pre-push");
+    let outcome = turn_around(place, &repo, "echo evil >.git/hooks/pre-commit", || {
+        place.write(&hook, "#!/bin/sh\nexit 0\n");
+    });
+    assert!(hook.exists(), "{outcome}");
+    assert!(!repo.common.join("hooks/pre-commit").exists(), "{outcome}");
 }
 
 fn a_merge_in_progress_of_a_human_is_left_alone(place: &Place) {
@@ -211,6 +216,7 @@ each_identity! {
     hooks_that_the_host_replaces_stay_protected,
     removing_the_last_entry_opens_nothing,
     honest_work_of_the_host_is_kept_and_is_no_finding,
+    a_hook_that_the_host_adds_stays,
     a_merge_in_progress_of_a_human_is_left_alone,
     ending_a_turn_does_not_touch_another_running_one,
 }

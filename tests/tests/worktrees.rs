@@ -115,7 +115,8 @@ fn matrix(place: &Place, layout: Layout) {
 
 /// The control: the list of operations is right where there is no sandbox.
 fn operations_without_a_sandbox(place: &Place) {
-    for layout in [Layout::Main, Layout::Bare] {
+    let layout = Layout::Main;
+    {
         for git in layout.gits() {
             let mut place = Place::new(place.identity(), layout.name());
             place.prefer(&git.directory);
