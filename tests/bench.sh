@@ -17,7 +17,7 @@ if [ "$(id -u)" -eq 0 ]; then base=/home; else base=$HOME; fi
 bench=$(mktemp -d "$base/codeoid-bench.XXXXXX")
 chmod 755 "$bench"
 trap 'chmod -R u+rwX "$bench" 2>/dev/null || :; rm -rf "$bench"' EXIT
-trap 'exit 130' INT TERM HUP PIPE
+for signal in INT TERM HUP PIPE; do trap "echo 'bench: ended by SIG$signal' >&2; exit 130" "$signal"; done
 mkdir "$bench/bin"
 cp "$source_shim" tests/fixtures/many-worktrees.sh "$bench/bin/"
 [ ! -e "$(dirname "$source_shim")/codeoid-hook" ] || cp "$(dirname "$source_shim")/codeoid-hook" "$bench/bin/"
@@ -29,33 +29,36 @@ row() { # CASE SHIM OTHER TARGET: times in seconds
         printf "%-12s %-44s %9.2f %9.2f %7.2f  %s\n", user, name, a * 1000, b * 1000, a / b, target }'
 }
 
-# Runs two commands in alternation and prints the medians, and the median of the ratios of each pair.
-pair() { # CASE TARGET SHIM-COMMAND OTHER-COMMAND
-    local name=$1 target=$2 ours=$3 other=$4
-    local first=() second=() round
+# Runs two commands in alternating rounds; leaves the middle round's medians (by ratio: one round's noise moves
+# neither) in last_ours and last_other.
+measure_pair() { # FIRST SECOND
+    local round rounds=''
     for round in 1 2 3; do
         as hyperfine --shell none --style none --warmup 2 --runs "$((runs / 3))" --prepare 'sleep 0.04' \
-            --export-json "$scratch/result" "$ours" "$other" >/dev/null 2>"$scratch/error" || {
-            printf '%-12s %-44s %s\n' "$who" "$name" "failed: $(head -c 100 "$scratch/error" | head -1)"
-            last_ours=''
-            return 0
+            --export-json "$scratch/result" "$1" "$2" >/dev/null 2>"$scratch/error" || {
+            reason=$(head -c 100 "$scratch/error" | head -1)
+            return 1
         }
-        first+=("$(jq '.results[0].median' "$scratch/result")")
-        second+=("$(jq '.results[1].median' "$scratch/result")")
+        rounds+=$(jq -r '[.results[0].median / .results[1].median, .results[0].median, .results[1].median] | @tsv' \
+            "$scratch/result")$'\n'
     done
-    # The middle of three rounds, by ratio: one round's noise moves neither.
-    local best
-    best=$(for round in 0 1 2; do
-        awk -v a="${first[round]}" -v b="${second[round]}" 'BEGIN { print a / b, a, b }'
-    done | sort -g | sed -n 2p)
-    read -r _ last_ours last_other <<<"$best"
-    row "$name" "$last_ours" "$last_other" "$target"
+    read -r _ last_ours last_other < <(printf '%s' "$rounds" | sort -g | sed -n 2p)
 }
 
-difference() { # CASE TARGET BEFORE AFTER: what one thing costs, in seconds
-    [ -n "$3" ] && [ -n "$4" ] || return 0
-    awk -v user="$who" -v name="$1" -v target="$2" -v a="$3" -v b="$4" 'BEGIN {
-        printf "%-12s %-44s %+9.2f %9s %7s  %s\n", user, name, (b - a) * 1000, "", "", target }'
+pair() { # CASE TARGET SHIM-COMMAND OTHER-COMMAND
+    if measure_pair "$3" "$4"; then
+        row "$1" "$last_ours" "$last_other" "$2"
+    else
+        printf '%-12s %-44s %s\n' "$who" "$1" "failed: $reason"
+    fi
+}
+
+# What one thing costs: two commands of the shim in pairs, as above.
+more() { # CASE TARGET WITHOUT WITH
+    local name=$1 target=$2 without=$3 with=$4
+    measure_pair "$with" "$without" || { printf '%-12s %-44s %s\n' "$who" "$name" "failed: $reason"; return 0; }
+    awk -v user="$who" -v name="$name" -v target="$target" -v a="$last_ours" -v b="$last_other" 'BEGIN {
+        printf "%-12s %-44s %9.2f %9.2f %+7.2f  %s\n", user, name, a * 1000, b * 1000, (a - b) * 1000, target }'
 }
 
 view="--die-with-parent --unshare-all --share-net --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --tmpfs /var/tmp --tmpfs /run"
@@ -68,7 +71,6 @@ measure() {
     local ws=$scratch/home/ws run="$shim run --session bench --workspace"
 
     pair 'no rules' '<= 1.0 (bwrap)' "$run $ws -- true" "bwrap $view --bind $ws $ws true"
-    local plain=$last_ours
 
     # Half of them hidden files, half of them read-only directories below the writable workspace's parent.
     local options='' binds='' number
@@ -81,15 +83,15 @@ measure() {
     pair '100 hide and read-only rules' '<= 0.3 (bwrap)' \
         "$shim run --session rules --workspace $ws$options -- true" "bwrap $view --bind $ws $ws$binds true"
 
-    as git init -q "$scratch/home/repo"
-    as git -C "$scratch/home/repo" -c user.name=b -c user.email=b@example.org commit -q --allow-empty -m first
-    as git -C "$scratch/home/repo" branch -q -M main
-    pair 'in a repository' '(bwrap)' "$run $scratch/home/repo -- true" "bwrap $view --bind $scratch/home/repo $scratch/home/repo true"
-    local repository=$last_ours
-    difference 'in a repository: more than outside' '<= 8 ms' "$plain" "$repository"
-    as sh "$bench/bin/many-worktrees.sh" "$scratch/home/repo" "$scratch/home/many" 1000
-    pair '1,000 registered worktrees' '(bwrap)' "$run $scratch/home/repo -- true" "bwrap $view --bind $scratch/home/repo $scratch/home/repo true"
-    difference '1,000 worktrees: more than one' '<= 50 ms' "$repository" "$last_ours"
+    for number in repo many; do
+        as git init -q "$scratch/home/$number"
+        as git -C "$scratch/home/$number" -c user.name=b -c user.email=b@example.org commit -q --allow-empty -m first
+        as git -C "$scratch/home/$number" branch -q -M main
+        as git -C "$scratch/home/$number" worktree add -q --detach "$scratch/home/$number-one" main
+    done
+    as sh "$bench/bin/many-worktrees.sh" "$scratch/home/many" "$scratch/home/thousand" 1000
+    more 'in a repository: more than outside (ms)' '<= 8 ms' "$run $ws -- true" "$run $scratch/home/repo -- true"
+    more '1,000 worktrees: more than one (ms)' '<= 50 ms' "$run $scratch/home/repo -- true" "$run $scratch/home/many -- true"
 
     at_once "$ws"
     resident "$ws"
