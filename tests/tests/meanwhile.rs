@@ -159,15 +159,22 @@ fn honest_work_of_the_host_is_kept_and_is_no_finding(place: &Place) {
     assert!(out.contains("locked mine") && out.contains("another") && out.contains("/mine\n"), "{out}");
 }
 
-fn a_hook_that_the_host_adds_stays(place: &Place) {
-    // The directory is pinned, so the turn cannot have made it.
+fn a_hook_that_the_host_adds_is_kept_and_said(place: &Place) {
+    // Who made it cannot be told at the end, and a hook runs on the host: it is set aside, never lost.
     let repo = Repo::new(place, Layout::Main);
     let hook = repo.common.join("hooks/pre-push");
     let outcome = turn_around(place, &repo, "echo evil >.git/hooks/pre-commit", || {
-        place.write(&hook, "#!/bin/sh\nexit 0\n");
+        place.write(&hook, "#!/bin/sh\nexit 7\n");
     });
-    assert!(hook.exists(), "{outcome}");
-    assert!(!repo.common.join("hooks/pre-commit").exists(), "{outcome}");
+    assert!(!hook.exists() && !repo.common.join("hooks/pre-commit").exists(), "{outcome}");
+    let findings = outcome.findings();
+    let finding = findings
+        .iter()
+        .find(|finding| finding["kind"] == "hook-added")
+        .unwrap_or_else(|| panic!("nothing is said: {outcome}"));
+    let detail = finding["detail"].as_str().expect("a detail");
+    let kept = detail.rsplit_once("kept: ").unwrap_or_else(|| panic!("nothing is kept: {outcome}")).1;
+    assert_eq!(fs::read_to_string(kept).expect("the copy"), "#!/bin/sh\nexit 7\n", "{outcome}");
 }
 
 fn a_merge_in_progress_of_a_human_is_left_alone(place: &Place) {
@@ -216,7 +223,7 @@ each_identity! {
     hooks_that_the_host_replaces_stay_protected,
     removing_the_last_entry_opens_nothing,
     honest_work_of_the_host_is_kept_and_is_no_finding,
-    a_hook_that_the_host_adds_stays,
+    a_hook_that_the_host_adds_is_kept_and_said,
     a_merge_in_progress_of_a_human_is_left_alone,
     ending_a_turn_does_not_touch_another_running_one,
 }
