@@ -42,7 +42,12 @@ fn settings(limits: &LinuxResources) -> Vec<(&'static str, &'static str, Vec<Set
             "memory",
             "limits.memory",
             // With swap the limit would be no limit; a kernel without swap accounting has no such file.
-            vec![("memory.limit_in_bytes", bytes.clone()), ("memory.memsw.limit_in_bytes", bytes.clone())],
+            // Before Linux 5.11 a limit holds below its cgroup only where this is set.
+            vec![
+                ("memory.use_hierarchy", "1".to_owned()),
+                ("memory.limit_in_bytes", bytes.clone()),
+                ("memory.memsw.limit_in_bytes", bytes.clone()),
+            ],
             vec![("memory.max", bytes), ("memory.swap.max", "0".to_owned())],
         ));
     }
@@ -68,7 +73,11 @@ fn settings(limits: &LinuxResources) -> Vec<(&'static str, &'static str, Vec<Set
 }
 
 /// Files that a kernel may lack without the limit being void.
-const OPTIONAL: [&str; 2] = ["memory.memsw.limit_in_bytes", "memory.swap.max"];
+const OPTIONAL: [&str; 3] = ["memory.memsw.limit_in_bytes", "memory.swap.max", "memory.use_hierarchy"];
+
+/// Below the cgroup with the limits: where the processes are. A cgroup namespace that a turn makes has this as its
+/// root (cgroup_namespaces(7)), so that a hierarchy that it mounts does not show the files of its limits.
+const INNER: &str = "turn";
 
 /// The hierarchies of this host, as /proc/self/cgroup and mountinfo show them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -166,13 +175,17 @@ impl Cgroups {
                 other => other.map_err(|error| failed(&path, &error))?,
             }
         }
-        self.entrances.push(dir.join(entrance));
+        let inner = dir.join(INNER);
+        fs::create_dir(&inner).map_err(|error| failed(&inner, &error))?;
+        self.entrances.push(inner.join(entrance));
         Ok(())
     }
 
     /// Whether the kernel killed something here for want of memory.
     pub fn out_of_memory(&self) -> bool {
-        self.made.iter().any(|dir| {
+        // A cgroup of v1 counts only what was killed in itself.
+        let all = self.made.iter().flat_map(|dir| [dir.clone(), dir.join(INNER)]);
+        all.into_iter().any(|dir| {
             [("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")].iter().any(|(file, key)| {
                 fs::read_to_string(dir.join(file)).is_ok_and(|text| {
                     text.lines().any(|line| line.split_once(' ').is_some_and(|(k, n)| k == *key && n != "0"))
@@ -187,7 +200,7 @@ impl Drop for Cgroups {
         let deadline = Instant::now() + Duration::from_secs(1);
         for dir in &self.made {
             // The last process may still be on its way out.
-            while let Err(error) = fs::remove_dir(dir) {
+            while let Err(error) = remove(dir) {
                 if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() > deadline {
                     break;
                 }
@@ -204,8 +217,23 @@ pub fn sweep(turn: &str, host: &Hierarchies) {
     let unified = host.v2.iter().flat_map(|(root, own)| [own.clone(), root.join("codeoid-shim")]);
     for parent in parents.chain(unified) {
         // Most turns have none; one that is in use is not removed (EBUSY).
-        let _ = fs::remove_dir(parent.join(&name));
+        let _ = remove(&parent.join(&name));
     }
+}
+
+/// Removes a cgroup and those below it, which a turn may have made in a hierarchy that it mounted.
+fn remove(dir: &Path) -> io::Result<()> {
+    let mut all = vec![dir.to_owned()];
+    let mut next = 0;
+    while let Some(at) = all.get(next) {
+        next += 1;
+        if let Ok(items) = fs::read_dir(at) {
+            let below = items.flatten().filter(|item| item.file_type().is_ok_and(|kind| kind.is_dir()));
+            all.extend(below.map(|item| item.path()).collect::<Vec<_>>());
+        }
+    }
+    // Parents stand before their children.
+    all.iter().rev().try_for_each(fs::remove_dir)
 }
 
 /// A v2 cgroup below which the caller may make one with these controllers.

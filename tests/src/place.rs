@@ -194,6 +194,20 @@ impl Place {
         Finished(command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
+    /// Runs a turn's command line in a mount namespace in which a shell script has mounted something. Needs root.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn finish_with_mounts(&self, mounts: &str, line: &Command) -> Finished {
+        let mut command = Command::new("unshare");
+        let script = format!("set -e; {mounts}\nexec \"$@\"");
+        command.args(["-m", "--propagation", "private", "sh", "-c", &script, "mounts"]);
+        command.arg(line.get_program()).args(line.get_args()).env_clear().stdin(std::process::Stdio::null());
+        command.envs(self.environment()).current_dir(self.home());
+        self.finish(command)
+    }
+
     /// Runs a shell script as the identity, outside any sandbox, in this directory.
     ///
     /// # Panics

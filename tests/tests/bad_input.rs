@@ -6,7 +6,6 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
-use std::process::Stdio;
 
 use codeoid_tests::{Finished, Identity, Layout, Place, Repo, Requires, Snapshot, each_identity};
 
@@ -26,20 +25,7 @@ fn refused(place: &Place, words: &[&str]) {
 /// The same in a mount namespace in which something is mounted. Needs root.
 fn mounted(place: &Place, mounts: &str, script: &str) -> Finished {
     let workspace = place.make("home/w");
-    let line = place.turn(&workspace).sh(script).to_command();
-    let mut command = std::process::Command::new("unshare");
-    command.args([
-        "-m",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        &format!("set -e; {mounts}\n\"$@\""),
-        "mounts",
-    ]);
-    command.arg(line.get_program()).args(line.get_args()).env_clear().stdin(Stdio::null());
-    command.envs(place.environment()).current_dir(place.home());
-    place.finish(command)
+    place.finish_with_mounts(mounts, &place.turn(&workspace).sh(script).to_command())
 }
 
 fn a_configuration_that_is_not_json(place: &Place) {

@@ -6,33 +6,13 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use codeoid_tests::{
-    ABSTRACT_CONNECT, CONNECT, Finished, Identity, Layout, Listener, Place, Repo, Requires, Snapshot, Turn,
-    each_identity,
+    ABSTRACT_CONNECT, CONNECT, Identity, Layout, Listener, Place, Repo, Requires, Snapshot, each_identity,
 };
 
 fn name(path: &Path) -> String {
     path.to_str().expect("places have plain names").to_owned()
-}
-
-/// Runs a turn's command line after some mounts were made, in a mount namespace of its own. Needs root.
-fn with_mounts(place: &Place, mounts: &str, turn: &Turn<'_>) -> Finished {
-    let line = turn.to_command();
-    let mut command = std::process::Command::new("unshare");
-    command.args([
-        "-m",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        &format!("set -e; {mounts}\nexec \"$@\""),
-        "mounts",
-    ]);
-    command.arg(line.get_program()).args(line.get_args()).env_clear().stdin(Stdio::null());
-    command.envs(place.environment()).current_dir(place.home());
-    place.finish(command)
 }
 
 fn a1_a_secret_stays_hidden_when_the_host_replaces_it(place: &Place) {
@@ -198,7 +178,7 @@ fn b3_a_file_system_mounted_in_the_home_is_no_obstacle(place: &Place) {
         || place.turn(&workspace).sh("cat ~/data/on-it; cat ~/.netrc 2>/dev/null; touch made; echo end");
     let mounts = format!("mount -t tmpfs tmpfs {0}; echo there >{0}/on-it", data.display());
     let turn = turn();
-    let finished = with_mounts(place, &mounts, &turn);
+    let finished = place.finish_with_mounts(&mounts, &turn.to_command());
     assert_eq!(finished.expect_ok().out(), "there\nend\n", "{finished}");
     if place.identity() == Identity::Ordinary {
         // The kernel gives an ordinary user no overlay there (locked mounts): never weakened in silence.
@@ -235,7 +215,7 @@ fn b4_a_file_system_mounted_in_the_workspace_is_no_obstacle(place: &Place) {
         data.display()
     );
     let turn = place.turn(&workspace).sh("cat data/on-it; touch data/made && echo writable; touch made");
-    assert_eq!(with_mounts(place, &mounts, &turn).expect_ok().out(), "there\nwritable\n");
+    assert_eq!(place.finish_with_mounts(&mounts, &turn.to_command()).expect_ok().out(), "there\nwritable\n");
 }
 
 fn b4_sources_with_restrictive_mount_flags(place: &Place) {
@@ -249,8 +229,10 @@ fn b4_sources_with_restrictive_mount_flags(place: &Place) {
             "mount -t tmpfs tmpfs {0}; chown {owner} {0}; mount -o remount,bind,{flags} {0}",
             workspace.display()
         );
-        let finished =
-            with_mounts(place, &mounts, &place.turn(&workspace).sh("touch x 2>/dev/null; echo ran"));
+        let finished = place.finish_with_mounts(
+            &mounts,
+            &place.turn(&workspace).sh("touch x 2>/dev/null; echo ran").to_command(),
+        );
         assert_eq!(finished.expect_ok().out(), "ran\n", "{flags}");
     }
 }

@@ -164,6 +164,39 @@ print('got it' if made == 200 else 'stopped')
     assert!(outcome.code() == 4 || outcome.code() == 125 && !place.identity().uid().is_root(), "{outcome}");
 }
 
+fn a_turn_cannot_reach_its_limits_or_other_cgroups(place: &Place) {
+    // Mounts the hierarchies anew, in namespaces of its own, and looks for anything there that it could write.
+    let program = "\
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+uid = os.getuid()
+NEWUSER, NEWNS, NEWCGROUP = 0x10000000, 0x20000, 0x2000000
+if libc.unshare(NEWUSER | NEWNS | NEWCGROUP) != 0:
+    print('no namespaces'); raise SystemExit
+for kind, options in [(b'cgroup', b'memory'), (b'cgroup', b'pids'), (b'cgroup2', None)]:
+    at = b'/tmp/' + kind + (options or b'')
+    os.mkdir(at) if not os.path.isdir(at) else None
+    if libc.mount(b'c', at, kind, 0, options) != 0: continue
+    for name in ['memory.limit_in_bytes', 'pids.max', 'memory.max']:
+        try: text = open(os.path.join(at.decode(), name)).read().strip()
+        except OSError: continue
+        if text in ('67108864', '51'): print('sees its limit')
+    for name in ['cgroup.kill', 'cgroup.procs']:
+        if uid == 0 and os.access(os.path.join(at.decode(), name), os.W_OK): print('may write')
+";
+    let workspace = place.make("home/w");
+    for options in [&["--memory", "64M", "--pids", "50"][..], &[]] {
+        let outcome = place.turn(&workspace).options(options).python(program, &[]).run();
+        if outcome.code() == 125 {
+            assert!(!place.identity().uid().is_root() && !options.is_empty(), "{outcome}");
+            continue;
+        }
+        outcome.expect_ok();
+        let root = place.identity().uid().is_root();
+        assert_eq!(outcome.out().trim(), if root { "no namespaces" } else { "" }, "{outcome}");
+    }
+}
+
 each_identity! {
     a_session_is_opened_shown_listed_forked_and_closed,
     a_session_that_is_running_is_not_closed,
@@ -174,4 +207,5 @@ each_identity! {
     explain_names_the_rule_and_where_it_was_written,
     doctor_says_what_this_host_can_enforce,
     limits_hold_or_are_refused,
+    a_turn_cannot_reach_its_limits_or_other_cgroups,
 }

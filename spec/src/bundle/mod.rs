@@ -251,7 +251,7 @@ fn linux(plan: &Plan) -> Result<Linux, Error> {
         .rootfs_propagation("private")
         .readonly_paths(text(&plan.readonly_paths)?)
         .masked_paths(text(&plan.masked_paths)?)
-        .seccomp(seccomp::profile()?)
+        .seccomp(seccomp::profile(plan.uid == 0)?)
         .build()?;
     if plan.uid != 0 {
         let map = |id: u32| {

@@ -1,6 +1,7 @@
 //! The system call filter: a short list of what a command of an agent never needs and what has opened
 //! sandboxes before. Everything else is allowed, nested sandboxes (`unshare`, `mount`, `clone` with
-//! namespaces) included: they act in the turn's own user namespace.
+//! namespaces) included: they act in the turn's own user namespace. Root's turn has none of its own, so it may
+//! not make one either.
 //!
 //! A long allow-list costs more at every start than all mounts together, and breaks with every new libc.
 
@@ -62,7 +63,13 @@ const TIOCLINUX: u64 = 0x541c;
 
 const LOW_32_BITS: u64 = 0xffff_ffff;
 
-pub(super) fn profile() -> Result<LinuxSeccomp, OciSpecError> {
+/// A new user namespace has every capability in itself (user_namespaces(7)). Whoever is root on the host owns
+/// the files of the cgroup hierarchies, and a cgroup namespace made in there lets them be mounted anew,
+/// writable: the turn's own limits, and other people's processes (`cgroup.kill`).
+const CLONE_NEWUSER: u64 = 0x1000_0000;
+
+/// The profile for a turn of root on the host, or of an ordinary user.
+pub(super) fn profile(root: bool) -> Result<LinuxSeccomp, OciSpecError> {
     let mut syscalls = vec![refuse(REFUSED, EPERM).build()?];
     for request in [TIOCSTI, TIOCLINUX] {
         let argument = LinuxSeccompArgBuilder::default()
@@ -80,6 +87,17 @@ pub(super) fn profile() -> Result<LinuxSeccomp, OciSpecError> {
         .op(LinuxSeccompOperator::ScmpCmpMaskedEq)
         .build()?;
     syscalls.push(refuse(&["socket"], EAFNOSUPPORT).args(vec![family]).build()?);
+    if root {
+        let flag = LinuxSeccompArgBuilder::default()
+            .index(0usize)
+            .value(CLONE_NEWUSER)
+            .value_two(CLONE_NEWUSER)
+            .op(LinuxSeccompOperator::ScmpCmpMaskedEq)
+            .build()?;
+        syscalls.push(refuse(&["unshare", "clone"], EPERM).args(vec![flag]).build()?);
+        // Its flags are behind a pointer that no filter can follow; without it a libc takes clone(2).
+        syscalls.push(refuse(&["clone3"], ENOSYS).build()?);
+    }
     LinuxSeccompBuilder::default()
         .default_action(LinuxSeccompAction::ScmpActAllow)
         .architectures(architectures())
@@ -89,6 +107,8 @@ pub(super) fn profile() -> Result<LinuxSeccomp, OciSpecError> {
 
 /// errno(3): operation not permitted.
 const EPERM: u32 = 1;
+/// errno(3): function not implemented.
+const ENOSYS: u32 = 38;
 /// errno(3): address family not supported by protocol.
 const EAFNOSUPPORT: u32 = 97;
 
