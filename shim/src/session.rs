@@ -221,9 +221,9 @@ impl Locked<'_> {
     /// Says that a turn lives, by its engine.
     pub fn register(&self, turn: &TurnId, engine: Pid, home: &str) -> Result<(), Failure> {
         let what = "register the turn with its session";
+        private_dir(&self.session.alive()).doing(what)?;
         // Already over: nobody can join it.
         let Some(started) = start_time(engine.as_raw()) else { return Ok(()) };
-        private_dir(&self.session.alive()).doing(what)?;
         let alive = Alive { pid: engine.as_raw(), started, home: home.to_owned() };
         let text = serde_json::to_vec(&alive).doing(what)?;
         fs::write(self.session.alive().join(turn.to_string()), text).doing(what)
