@@ -16,13 +16,14 @@ done
 if [ "$(id -u)" -eq 0 ]; then base=/home; else base=$HOME; fi
 bench=$(mktemp -d "$base/codeoid-bench.XXXXXX")
 chmod 755 "$bench"
-trap 'chmod -R u+rwX "$bench" 2>/dev/null || :; rm -rf "$bench"' EXIT
+trap 'chmod -R u+rwX "$bench" 2>/dev/null || :; rm -rf "$bench" ${runtimes_made:-}' EXIT
 for signal in INT TERM HUP PIPE; do trap "echo 'bench: ended by SIG$signal' >&2; exit 130" "$signal"; done
 mkdir "$bench/bin"
 cp "$source_shim" tests/fixtures/many-worktrees.sh "$bench/bin/"
 [ ! -e "$(dirname "$source_shim")/codeoid-hook" ] || cp "$(dirname "$source_shim")/codeoid-hook" "$bench/bin/"
 shim=$bench/bin/codeoid-shim
 
+runtimes_made=''
 printf '%-12s %-44s %9s %9s %7s  %s\n' user case shim/ms other/ms ratio target
 row() { # CASE SHIM OTHER TARGET: times in seconds
     awk -v user="$who" -v name="$1" -v a="$2" -v b="$3" -v target="$4" 'BEGIN {
@@ -66,11 +67,17 @@ view="--die-with-parent --unshare-all --share-net --ro-bind / / --dev /dev --pro
 measure() {
     scratch=$bench/$who
     mkdir "$scratch" && own "$scratch"
+    # In memory, as a runtime directory is (XDG Base Directory Specification).
+    if [ -d /dev/shm ]; then runtime=$(mktemp -d /dev/shm/codeoid-bench.XXXXXX); else runtime=$scratch/run; fi
+    runtimes_made+=" $runtime"
+    mkdir -p "$runtime" && chmod 700 "$runtime" && own "$runtime"
     as mkdir -p "$scratch/home/ws" "$scratch/home/rules" "$scratch/state"
-    as mkdir -m 700 "$scratch/run"
-    local ws=$scratch/home/ws run="$shim run --session bench --workspace"
+    local ws=$scratch/home/ws run="$shim --root $runtime/shim run --session bench --workspace"
 
     pair 'no rules' '<= 1.0 (bwrap)' "$run $ws -- true" "bwrap $view --bind $ws $ws true"
+    # What the view consists of, mount by mount, where a bind stands for each overlay.
+    as "$shim" --root "$runtime/shim" bundle --session bench --workspace "$ws" --output "$runtime/mounts" -- true
+    pair 'no rules, bwrap with the same mounts' '' "$run $ws -- true" "bwrap $(same_mounts) true"
 
     # Half of them hidden files, half of them read-only directories below the writable workspace's parent.
     local options='' binds='' number
@@ -99,6 +106,22 @@ measure() {
     runtimes "$ws"
 }
 
+# The bundle's mounts in bwrap's words.
+same_mounts() {
+    printf '%s ' --die-with-parent --unshare-all --share-net
+    jq -r '.mounts[] | .destination as $at |
+        if .type == "tmpfs" and $at == "/dev" then "--dev \($at)"
+        elif .type == "tmpfs" then "--tmpfs \($at)"
+        elif .type == "proc" then "--proc \($at)"
+        elif .type == "devpts" then empty
+        elif .type == "overlay" then "--ro-bind \($at) \($at)"
+        elif (.options | any(. == "rro" or . == "ro")) then "--ro-bind \(.source) \($at)"
+        else "--bind \(.source) \($at)" end' "$runtime/mounts/config.json" | tr '\n' ' '
+    for link in /bin /lib /lib64 /sbin; do
+        [ ! -L "$link" ] || printf -- '--symlink %s %s ' "$(readlink "$link")" "$link"
+    done
+}
+
 at_once() { # fifty turns at the same time
     local ws=$1 kind times_shim=() times_bwrap=() failed=0
     cat >"$scratch/fifty" <<'SCRIPT'
@@ -109,7 +132,7 @@ for pid in $pids; do wait "$pid" || failures=$((failures + 1)); done
 exit "$failures"
 SCRIPT
     chmod 755 "$scratch/fifty"
-    pair '50 at once' '<= 1.0 (bwrap), none fails' "$scratch/fifty $shim run --session fifty --workspace $ws -- true" \
+    pair '50 at once' '<= 1.0 (bwrap), none fails' "$scratch/fifty $shim --root $runtime/shim run --session fifty --workspace $ws -- true" \
         "$scratch/fifty bwrap $view --bind $ws $ws true"
 }
 
@@ -153,7 +176,7 @@ runtimes() {
 
 # Commands of the user who is measured, in a home of their own.
 as() {
-    local environment=(HOME="$scratch/home" XDG_RUNTIME_DIR="$scratch/run" XDG_STATE_HOME="$scratch/state"
+    local environment=(HOME="$scratch/home" XDG_RUNTIME_DIR="$runtime" XDG_STATE_HOME="$scratch/state"
         PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin)
     if [ "$who" = "$(id -un)" ]; then
         env -i "${environment[@]}" "$@"

@@ -2,10 +2,12 @@
 //! left out.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use codeoid_spec::host::Host;
 use codeoid_spec::origin::{Origin, Sourced};
+use codeoid_spec::paths::is_within;
 use codeoid_spec::secrets;
 use nix::unistd::{AccessFlags, access};
 
@@ -23,7 +25,7 @@ pub fn defaults(host: &Host) -> Vec<Sourced<PathBuf>> {
                 None => Origin::default_rule(),
             };
             for path in expand(&place.path) {
-                let in_home = path.starts_with(home);
+                let in_home = is_within(&path, home);
                 // Hidden from root only: an ordinary user has the file's own mode to stop it, and each cover
                 // of a system directory costs a mount.
                 if in_home || host.is_root() || access(&path, AccessFlags::R_OK).is_ok() {
@@ -38,7 +40,7 @@ pub fn defaults(host: &Host) -> Vec<Sourced<PathBuf>> {
 /// Expands `*` in the components of a path against what exists.
 fn expand(path: &Path) -> Vec<PathBuf> {
     let is_pattern = |part: &Component<'_>| part.as_os_str().to_str().is_some_and(|text| text.contains('*'));
-    if !path.components().any(|part| is_pattern(&part)) {
+    if !path.as_os_str().as_bytes().contains(&b'*') {
         return vec![path.to_owned()];
     }
     let mut found = vec![PathBuf::new()];

@@ -2,12 +2,14 @@
 //! whiteouts, the stand-ins of masks, the session's home layer. Skeletons and whiteout layers are named by
 //! their content and shared by all turns: made once, never changed.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{HomeLayer, Layout};
+use codeoid_spec::git::Repository;
 use codeoid_spec::host::{Host, HostTree, Node, Tree};
 use codeoid_spec::mount::Kind;
 use codeoid_spec::plan::{Cover, Plan};
@@ -51,8 +53,12 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
             }
         }
     }
+    // The entries of worktrees are known to be directories, and there may be a thousand of them.
+    let entries: HashSet<PathBuf> = plan.guard.iter().flat_map(|guard| entries(&guard.repository)).collect();
     let files = plan.mounts.iter().filter_map(|mount| match &mount.kind {
-        Kind::Bind { source, .. } => (!fs::metadata(source).ok()?.is_dir()).then(|| source.clone()),
+        Kind::Bind { source, .. } if !entries.contains(source) => {
+            (!fs::metadata(source).ok()?.is_dir()).then(|| source.clone())
+        }
         _ => None,
     });
     let files = files.collect();
@@ -71,6 +77,13 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
         masked_directories,
         files,
     })
+}
+
+/// The directories of the worktree entries that could be read as such.
+fn entries(repository: &Repository) -> impl Iterator<Item = PathBuf> {
+    let worktrees = repository.common_dir.join("worktrees");
+    let readable = repository.entries.iter().filter(|entry| entry.worktree.is_some());
+    readable.map(move |entry| worktrees.join(&entry.id))
 }
 
 /// The hook's program, beside this one.

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
@@ -92,6 +92,18 @@ impl Running {
         if let Some(init) = &self.init {
             let _ = process::pidfd_send_signal(init.as_fd(), signal);
         }
+    }
+
+    /// Lets the command start: all that must be done before has been done.
+    pub fn go(&self) {
+        // Where it fails the engine has ended, and has said why.
+        let _ = send(self.socket.as_raw_fd(), b"g", MsgFlags::MSG_NOSIGNAL);
+    }
+
+    /// Ends what was started, before its command has run.
+    pub fn abandon(self) {
+        self.kill();
+        let _ = waitpid(self.child, None);
     }
 
     fn kill(&self) {
@@ -234,7 +246,7 @@ impl Running {
                 if let Some(failure) = failed {
                     return Err(failure);
                 }
-                watch.look();
+                watch.look_at_end();
                 if let Some(relay) = &mut relay {
                     let _ = relay.drain();
                 }

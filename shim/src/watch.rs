@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use nix::poll::PollFlags;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::probe;
@@ -109,8 +109,9 @@ impl Watch {
             self.mountinfo = File::open(format!("/proc/{init}/mountinfo")).ok();
         }
         self.sandbox = sandbox;
-        // Between the plan and now.
-        self.look();
+        // Between the plan and now a hidden path may have been replaced. The mounts are looked at when names
+        // begin to be watched, and at the end: with a thousand of them the kernel takes its time to list them.
+        self.look_at_masks();
     }
 
     /// What to wait for. mountinfo is always readable; a change of mounts is an error and a priority event
@@ -145,8 +146,22 @@ impl Watch {
 
     /// Compares what is there with what is to be there.
     pub fn look(&mut self) {
+        self.look_at(true);
+    }
+
+    /// The last look: the list of mounts is read only if it has changed since it was read last (or opened, for
+    /// a turn that was over before names were watched).
+    pub fn look_at_end(&mut self) {
+        let changed = self.mountinfo.as_ref().is_some_and(|file| {
+            let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+            poll(&mut fds, PollTimeout::ZERO) != Ok(0)
+        });
+        self.look_at(changed);
+    }
+
+    fn look_at(&mut self, mounts: bool) {
         let mut found = BTreeSet::new();
-        if let Some(file) = &mut self.mountinfo {
+        if let Some(file) = self.mountinfo.as_mut().filter(|_| mounts) {
             let mut text = Vec::new();
             let read = std::io::Seek::rewind(file).and_then(|()| std::io::Read::read_to_end(file, &mut text));
             // Once init is gone there is nothing to compare with.
@@ -159,6 +174,15 @@ impl Watch {
         // Renamed away, it is still mounted, but the name on the host is another thing now.
         let replaced = self.pins.iter().filter(|(path, bound)| identity(path) != *bound);
         found.extend(replaced.map(|(path, _)| Alarm::Lost(path.clone())));
+        let appeared = self.absent.iter().filter(|path| std::fs::symlink_metadata(path).is_ok());
+        found.extend(appeared.cloned().map(Alarm::Appeared));
+        self.say(found);
+        self.look_at_masks();
+    }
+
+    /// Renews the masks of hidden paths that were replaced.
+    fn look_at_masks(&mut self) {
+        let mut found = BTreeSet::new();
         for (path, masked) in &mut self.masks {
             let now = identity(path);
             if now.is_some() && now != *masked {
@@ -170,8 +194,10 @@ impl Watch {
             }
             *masked = now;
         }
-        let appeared = self.absent.iter().filter(|path| std::fs::symlink_metadata(path).is_ok());
-        found.extend(appeared.cloned().map(Alarm::Appeared));
+        self.say(found);
+    }
+
+    fn say(&mut self, found: BTreeSet<Alarm>) {
         for alarm in found {
             if !self.alarms.contains(&alarm) {
                 (self.on_alarm)(&alarm);

@@ -1,9 +1,12 @@
 //! What this host offers, as data: read once by the shim, so that a plan is a function of its inputs and can
 //! be tested without the host.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::paths::is_within;
 use crate::state::StateDir;
 
 /// What a path is, without following it.
@@ -29,6 +32,17 @@ pub trait Tree {
 
     /// The path with all symbolic links resolved; `None` where it does not exist.
     fn real(&self, path: &Path) -> Option<PathBuf>;
+
+    /// All names in a directory; `None` where they cannot be known, or are more than `limit`.
+    fn names(&self, dir: &Path, limit: usize) -> Option<HashSet<OsString>> {
+        let _ = (dir, limit);
+        None
+    }
+
+    /// Whether something is at this path now, whatever was remembered.
+    fn exists(&self, path: &Path) -> bool {
+        self.node(path).is_some()
+    }
 }
 
 /// The host's own tree.
@@ -54,20 +68,80 @@ impl Tree for HostTree {
     fn real(&self, path: &Path) -> Option<PathBuf> {
         std::fs::canonicalize(path).ok()
     }
+
+    fn names(&self, dir: &Path, limit: usize) -> Option<HashSet<OsString>> {
+        let mut names = HashSet::new();
+        for entry in std::fs::read_dir(dir).ok()? {
+            names.insert(entry.ok()?.file_name());
+            if names.len() > limit {
+                return None;
+            }
+        }
+        Some(names)
+    }
 }
+
+/// After so many names of a directory were missing, all of its names are read instead: a plan asks for
+/// hundreds of secrets, of which a host has few.
+const MISSES_BEFORE_LISTING: u32 = 4;
+
+/// A directory with more names is asked name by name.
+const LONGEST_LISTING: usize = 2_000;
 
 /// Remembers what another tree said: a plan asks for the same directories many times over.
 #[derive(Debug, Default)]
 pub struct Cached<T> {
     tree: T,
     /// By the path's bytes: hashing a path component by component costs more than asking the kernel.
-    nodes: std::cell::RefCell<std::collections::HashMap<std::ffi::OsString, Option<Node>>>,
+    nodes: RefCell<HashMap<OsString, Option<Node>>>,
+    directories: RefCell<HashMap<OsString, Names>>,
+}
+
+/// What is known of a directory's names.
+#[derive(Debug)]
+enum Names {
+    /// So many were asked for and are missing.
+    Missed(u32),
+    /// All that there are.
+    All(HashSet<OsString>),
+    /// It has to be asked for each.
+    TooMany,
 }
 
 impl<T: Tree> Cached<T> {
     /// A memory of what this tree says from now on.
     pub fn new(tree: T) -> Self {
-        Self { tree, nodes: std::cell::RefCell::default() }
+        Self { tree, nodes: RefCell::default(), directories: RefCell::default() }
+    }
+
+    fn ask(&self, path: &Path) -> Option<Node> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return self.tree.node(path);
+        };
+        // Below what is missing, everything is.
+        if self.nodes.borrow().get(parent.as_os_str()) == Some(&None) {
+            return None;
+        }
+        let mut directories = self.directories.borrow_mut();
+        if let Some(Names::All(names)) = directories.get(parent.as_os_str())
+            && !names.contains(name)
+        {
+            return None;
+        }
+        let node = self.tree.node(path);
+        if node.is_some() {
+            return node;
+        }
+        match directories.get_mut(parent.as_os_str()) {
+            Some(Names::Missed(count)) if *count >= MISSES_BEFORE_LISTING => {
+                let names = self.tree.names(parent, LONGEST_LISTING).map_or(Names::TooMany, Names::All);
+                directories.insert(parent.as_os_str().to_owned(), names);
+            }
+            Some(Names::Missed(count)) => *count += 1,
+            Some(_) => {}
+            None => drop(directories.insert(parent.as_os_str().to_owned(), Names::Missed(1))),
+        }
+        None
     }
 }
 
@@ -76,16 +150,21 @@ impl<T: Tree> Tree for Cached<T> {
         if let Some(node) = self.nodes.borrow().get(path.as_os_str()) {
             return node.clone();
         }
-        // Below what is missing, everything is.
-        let parent_missing =
-            path.parent().is_some_and(|at| self.nodes.borrow().get(at.as_os_str()) == Some(&None));
-        let node = if parent_missing { None } else { self.tree.node(path) };
+        let node = self.ask(path);
         self.nodes.borrow_mut().insert(path.as_os_str().to_owned(), node.clone());
         node
     }
 
     fn real(&self, path: &Path) -> Option<PathBuf> {
         self.tree.real(path)
+    }
+
+    fn names(&self, dir: &Path, limit: usize) -> Option<HashSet<OsString>> {
+        self.tree.names(dir, limit)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.tree.exists(path)
     }
 }
 
@@ -136,14 +215,14 @@ pub struct Mounted {
 impl Host {
     /// The mount points strictly below a directory.
     pub fn mounts_below<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = &'a Path> {
-        self.mounts.iter().map(|mount| mount.at.as_path()).filter(move |at| *at != dir && at.starts_with(dir))
+        self.mounts.iter().map(|mount| mount.at.as_path()).filter(move |at| *at != dir && is_within(at, dir))
     }
 
     /// The other names of a path: where the same directory of the same file system is mounted once more
     /// (`mount --bind /home /mnt/home`). What is hidden under one name is hidden under all.
     #[must_use]
     pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
-        let own = self.mounts.iter().rev().filter(|mount| path.starts_with(&mount.at));
+        let own = self.mounts.iter().rev().filter(|mount| is_within(path, &mount.at));
         let Some(own) = own.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
         let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
         let inside = own.root.join(below);
@@ -194,6 +273,50 @@ mod tests {
             terminal: [false; 3],
             window: None,
         }
+    }
+
+    /// Counts how often it is asked for a node.
+    struct Counting(HashMap<PathBuf, Node>, RefCell<usize>);
+
+    impl Tree for Counting {
+        fn node(&self, path: &Path) -> Option<Node> {
+            *self.1.borrow_mut() += 1;
+            self.0.get(path).cloned()
+        }
+
+        fn real(&self, path: &Path) -> Option<PathBuf> {
+            Some(path.to_owned())
+        }
+
+        fn names(&self, dir: &Path, limit: usize) -> Option<HashSet<OsString>> {
+            let names = self.0.keys().filter(|path| path.parent() == Some(dir));
+            let names: HashSet<_> = names.filter_map(|path| path.file_name()).map(OsString::from).collect();
+            (names.len() <= limit).then_some(names)
+        }
+    }
+
+    #[test]
+    fn a_directory_with_many_missing_names_is_listed_and_asked_no_more() {
+        let there = PathBuf::from("/home/u/.there");
+        let nodes = [("/home/u".into(), Node::Directory { mode: 0o700 }), (there.clone(), Node::File)];
+        let cached = Cached::new(Counting(nodes.into(), RefCell::default()));
+        for number in 0..100 {
+            assert_eq!(cached.node(&Path::new("/home/u").join(format!(".missing{number}"))), None);
+        }
+        assert_eq!(*cached.tree.1.borrow(), 1 + MISSES_BEFORE_LISTING as usize);
+        assert_eq!(cached.node(&there), Some(Node::File), "what is there is still found");
+    }
+
+    #[test]
+    fn a_directory_with_very_many_names_is_asked_for_each() {
+        let mut nodes: HashMap<PathBuf, Node> =
+            (0..=LONGEST_LISTING).map(|number| (PathBuf::from(format!("/d/{number}")), Node::File)).collect();
+        nodes.insert(PathBuf::from("/d/last"), Node::Other);
+        let cached = Cached::new(Counting(nodes, RefCell::default()));
+        for number in 0..20 {
+            assert_eq!(cached.node(Path::new(&format!("/d/missing{number}"))), None);
+        }
+        assert_eq!(cached.node(Path::new("/d/last")), Some(Node::Other));
     }
 
     #[test]

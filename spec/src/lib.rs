@@ -13,6 +13,7 @@ pub mod host;
 pub mod id;
 pub mod mount;
 pub mod origin;
+pub mod paths;
 pub mod plan;
 pub mod policy;
 pub mod report;

@@ -52,6 +52,6 @@ impl Mount {
     /// Whether `path` is seen through this mount, if no later one covers it.
     #[must_use]
     pub fn covers(&self, path: &Path) -> bool {
-        path.starts_with(&self.target)
+        crate::paths::is_within(path, &self.target)
     }
 }

@@ -16,6 +16,8 @@ mod system;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::paths::is_within;
+
 pub use environment::{EnvRule, Reason, When, env_dropped_by_default, env_verdict, is_login};
 pub use home::LEFT_VISIBLE;
 pub use pattern::matches;
@@ -158,7 +160,9 @@ pub fn places(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Vec<H
         } else {
             vec![PathBuf::from(value)]
         };
-        for to in values.into_iter().filter(|to| may_hide(to)) {
+        // Taken apart and put together, `//` and `/.` are gone from it.
+        let values = values.iter().map(|to| to.components().collect::<PathBuf>());
+        for to in values.filter(|to| may_hide(to)) {
             let there = defaults().iter().filter_map(|secret| {
                 let path = relocated(secret.path, relocation.from, &to)?;
                 Some(Hidden { path, why: secret.why, variable: Some(relocation.variable) })
@@ -170,7 +174,7 @@ pub fn places(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Vec<H
             }
         }
     }
-    hidden.retain(|place| !home.starts_with(&place.path));
+    hidden.retain(|place| !is_within(home, &place.path));
     hidden
 }
 

@@ -12,7 +12,8 @@ use codeoid_tests::{Layout, Place, Repo, Snapshot, each_identity, processes_with
 use nix::sys::signal::Signal;
 
 /// The steps of a turn at which it may die.
-const STEPS: [&str; 7] = ["resolved", "journal", "bundle", "started", "finishing", "restored", "cleaned"];
+const STEPS: [&str; 9] =
+    ["resolved", "journal", "bundle", "started", "recorded", "running", "finishing", "restored", "cleaned"];
 
 /// What a turn does: honest work, and one thing that a finish has to undo.
 const WORK: &str = "git worktree add -q -b work \"$CODEOID_WORKTREE_DIR/work\" && \
@@ -53,11 +54,11 @@ fn dies_at(place: &Place, step: &str, recover: impl Fn(&Place, &Repo)) {
     assert!(!repo.common.join("commondir").exists(), "{step}");
     assert!(!repo.common.join("FETCH_HEAD").is_symlink(), "{step}");
     repo.assert_sound(place);
-    let ran = !["resolved", "journal", "bundle"].contains(&step);
+    let ran = ["running", "finishing", "restored", "cleaned"].contains(&step);
     let worktrees = repo.top.join("repo-worktrees");
     // A turn that never ran leaves nothing; one that ran leaves its work.
     let work = place.sh(&repo.workspace, "git log -1 --format=%s work").out();
-    if ran && step != "started" {
+    if ran && step != "running" {
         assert_eq!(work, "Work\n", "{step}");
         assert_eq!(place.git(&repo.workspace, &["status", "--porcelain"]), "", "{step}");
     }
@@ -81,7 +82,7 @@ fn a_next_turn_recovers(place: &Place) {
 }
 
 fn a_turn_of_another_session_recovers(place: &Place) {
-    for step in ["started", "finishing"] {
+    for step in ["running", "finishing"] {
         let place = Place::new(place.identity(), step);
         dies_at(&place, step, |place, repo| {
             place.turn(&repo.workspace).session("other").command(["true"]).run().expect_ok();

@@ -13,12 +13,12 @@ const COMMITS: u32 = 15;
 ///
 /// git itself has races here: it writes a new entry's `commondir` in place, and another git that reads it in that
 /// instant dies ("failed to read …/commondir: Success"); and it does not wait for the lock of a ref. So each
-/// step may be repeated, as a person would.
+/// step may be repeated, as a person would (`-B`: the first try may have made the branch).
 fn work(name: &str, folder: &str) -> String {
     format!(
         r#"set -e
         again() {{ for pause in 0.02 0.05 0.1 0.2 0.5; do "$@" && return 0; sleep $pause; done; "$@"; }}
-        again git worktree add -q -b {name} {folder}/{name} v2; cd {folder}/{name}; i=0
+        again git worktree add -q -B {name} {folder}/{name} v2; cd {folder}/{name}; i=0
         while [ $i -lt {COMMITS} ]; do
             i=$((i + 1)); echo $i >{name}.$i; again git add .; again git commit -q -m '{name} '$i
             again git tag -f {name}-$i >/dev/null; again git branch -q -f {name}-side HEAD

@@ -70,7 +70,8 @@ pub fn guard(repository: &Repository) -> Result<Guard, Error> {
     }
     for foreign in repository.entries.iter().filter(|entry| !entry.own) {
         let path = worktrees.join(&foreign.id);
-        if is(&path, Kind::Directory)? {
+        // What has a worktree was just read as an entry; there may be a thousand of them.
+        if foreign.worktree.is_some() || is(&path, Kind::Directory)? {
             pins.pin(&path, "the entry of another worktree");
         }
     }

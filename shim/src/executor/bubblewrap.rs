@@ -205,6 +205,7 @@ pub fn start(engine: &Engine<'_>, program: &Path) -> Result<Pid, engine::Error> 
     for fd in [&engine.status, &engine.alive, &arguments, &init].into_iter().chain(filter.as_ref()) {
         process::keep_on_exec(fd.as_raw_fd()).on("fcntl", "F_SETFD").map_err(failed)?;
     }
+    engine.wait_for_go()?;
     engine.send(&Message::Joinable);
     let argv = [
         "bwrap".to_owned(),

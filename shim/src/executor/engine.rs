@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, send, sendmsg};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recvmsg, send, sendmsg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, chdir, getppid};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
@@ -146,6 +146,19 @@ impl Engine<'_> {
     /// Tells the supervisor something.
     pub fn send(&self, message: &Message) {
         let _ = send(self.status.as_raw_fd(), &message.encode(), MsgFlags::MSG_NOSIGNAL);
+    }
+
+    /// Waits until the supervisor has done what must be done before the command runs. Everything up to here can
+    /// go on beside it.
+    pub fn wait_for_go(&self) -> Result<(), Error> {
+        let mut byte = [0u8];
+        loop {
+            match recv(self.status.as_raw_fd(), &mut byte, MsgFlags::empty()) {
+                Ok(1) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                _ => return Err(Error::Orphaned),
+            }
+        }
     }
 
     fn start(&self, stdin: &mut Option<streams::Kept>) -> Result<Pid, Error> {
@@ -354,10 +367,32 @@ impl Engine<'_> {
         }
         let target = m::open_path(None, at)?;
         chdir(&links).on("chdir", links.display())?;
-        let mounted = m::mount_new("overlay", "home", target.as_fd(), flags, &data, at);
+        let mount = |data: &str| m::mount_new("overlay", "home", target.as_fd(), flags, data, at);
+        let mounted = match &overlay.upper {
+            // Without `volatile` the turn's end would wait until the whole file system that the layer lies on,
+            // with everybody's data, is written to disk (kernel, overlayfs.rst, "Volatile mount").
+            Some((_, work)) if forget_volatile(work) => match mount(&format!("{data},volatile")) {
+                // Linux before 5.10 does not know it.
+                Err(error) if error.errno == Errno::EINVAL => mount(&data),
+                other => other,
+            },
+            _ => mount(&data),
+        };
         chdir("/").on("chdir", "/")?;
         mounted
     }
+}
+
+/// Takes away the mark by which the kernel refuses a layer that was mounted `volatile` before: it cannot know
+/// whether the machine has crashed since. For us that is no reason to throw the layer away; it holds what any
+/// program leaves that does not wait for the disk. Returns whether no mark is left.
+fn forget_volatile(work: &Path) -> bool {
+    let gone = |result: std::io::Result<()>| match result {
+        Ok(()) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    let mark = work.join("work/incompat/volatile");
+    gone(std::fs::remove_file(mark.join("dirty"))) && gone(std::fs::remove_dir(mark))
 }
 
 fn leave_out(path: &Path) -> sys::Result<()> {

@@ -24,6 +24,7 @@ pub fn start(engine: &Engine<'_>) -> Result<Pid, Error> {
         .with_systemd(false)
         .with_detach(true)
         .build()?;
+    engine.wait_for_go()?;
     container.start()?;
     let init = Pid::from_raw(container.pid().ok_or(Error::Orphaned)?.as_raw());
     let _ = umount2("/sys/fs/cgroup", MntFlags::MNT_DETACH);

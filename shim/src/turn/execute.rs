@@ -52,13 +52,15 @@ pub struct Executed {
 }
 
 impl Execution<'_> {
-    /// Runs the bundle. `prepare` is called with the session's lock held; it is told whether another turn of
-    /// the session is running.
+    /// Runs the bundle. Two things are done on the way, with the session's lock held: `before` anything is
+    /// mounted (it is told whether another turn of the session is running), and `beside` the engine, while that
+    /// builds the sandbox; the command starts when both are done.
     pub fn run(
         self,
         session: &SessionId,
         turn: &TurnId,
-        prepare: impl FnOnce(&Locked<'_>, bool) -> Result<(), Failure>,
+        before: impl FnOnce(bool) -> Result<(), Failure>,
+        beside: impl FnOnce(&Locked<'_>) -> Result<(), Failure>,
     ) -> Result<Executed, Failure> {
         let spec = self.spec;
         let profile = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
@@ -95,7 +97,16 @@ impl Execution<'_> {
                 .hint("wait for it, use the same rules, or use another session"));
             }
         };
-        prepare(&lock, join.is_some())?;
+        before(join.is_some())?;
+        let (quiet, mut on_loss) = (self.quiet, self.on_loss);
+        let on_alarm = move |alarm: &Alarm| {
+            warn(quiet, &sentence(alarm));
+            if matches!(alarm, Alarm::Lost(_) | Alarm::Appeared(_)) {
+                on_loss();
+            }
+        };
+        // What is there is looked at before it is mounted: whatever takes its place later is another thing.
+        let mut watch = Watch::new(pins, absent, masks, Box::new(on_alarm));
         let running = executor::Start {
             bundle: self.dir,
             spec,
@@ -107,19 +118,17 @@ impl Execution<'_> {
         }
         .run()?;
         stop::at("started");
+        if let Err(failure) = beside(&lock) {
+            running.abandon();
+            return Err(failure);
+        }
+        running.go();
+        stop::at("running");
         let joinable = |engine| {
             let registered = home.as_ref().map_or(Ok(()), |home| lock.register(turn, engine, home));
             drop(lock);
             registered
         };
-        let (quiet, mut on_loss) = (self.quiet, self.on_loss);
-        let on_alarm = move |alarm: &Alarm| {
-            warn(quiet, &sentence(alarm));
-            if matches!(alarm, Alarm::Lost(_) | Alarm::Appeared(_)) {
-                on_loss();
-            }
-        };
-        let mut watch = Watch::new(pins, absent, masks, Box::new(on_alarm));
         let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch);
         session::unregister(&session, turn);
         let ended = ended?;

@@ -8,7 +8,7 @@ mod sessions;
 mod stop;
 mod written;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use codeoid_hooks::shared::baseline::{self, Baseline};
 use codeoid_hooks::shared::check::Depth;
 use codeoid_spec::audit::Event;
 use codeoid_spec::bundle;
+use codeoid_spec::plan::Plan;
 use codeoid_spec::policy::Policy;
 use codeoid_spec::report::{Action, Finding, Timing, TurnReport};
 use codeoid_spec::state::StateDir;
@@ -30,7 +31,7 @@ use crate::cgroup::{self, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::{self, Choice, coverage};
 use crate::report::Target;
-use crate::session::Session;
+use crate::session::{Locked, Session};
 use crate::supervise::Signals;
 use crate::{audit, layers, widening};
 
@@ -126,10 +127,24 @@ struct Opened {
     planned: Planned,
     journal: Journal,
     prepared: Option<Prepared>,
-    baseline: Option<Baseline>,
     warnings: Vec<String>,
     /// What was found while the turn ran.
     early: Rc<RefCell<Vec<Finding>>>,
+}
+
+/// Takes the baseline of git's bookkeeping, and writes it and the bundle to the turn's directory: from then on
+/// whoever finds the directory can finish the turn.
+fn record(plan: &Plan, journal: &Journal, spec: &Spec) -> Result<Option<Baseline>, Failure> {
+    let what = "write the bundle";
+    spec.save(journal.directory().join("config.json")).doing(what)?;
+    let Some(guard) = &plan.guard else { return Ok(None) };
+    let what = "take the baseline of git's bookkeeping";
+    let writable = plan.mounts.iter().filter(|mount| mount.rule == "write");
+    let writable: Vec<_> = writable.map(|mount| mount.target.clone()).collect();
+    let baseline = baseline::capture(guard, &writable).doing(what)?;
+    journal.store_baseline(&baseline).doing(what)?;
+    stop::at("recorded");
+    Ok(Some(baseline))
 }
 
 impl Opened {
@@ -163,8 +178,7 @@ impl Opened {
             }
             None => None,
         };
-        let mut opened =
-            Self { planned, journal, prepared, baseline: None, warnings: Vec::new(), early: Rc::default() };
+        let mut opened = Self { planned, journal, prepared, warnings: Vec::new(), early: Rc::default() };
         if let (Some(prepared), Some(repository)) = (&opened.prepared, &repository) {
             warnings.extend(prepared.warnings.iter().cloned());
             if prepared.folders != repository.session_folders {
@@ -176,27 +190,13 @@ impl Opened {
         Ok(opened)
     }
 
-    /// Takes the baseline and writes the bundle.
-    fn bundle(&mut self) -> Result<Spec, Failure> {
+    /// Makes what the bundle refers to.
+    fn bundle(&self) -> Result<Spec, Failure> {
         let Planned { host, plan } = &self.planned;
         let what = "write the bundle";
-        if let Some(guard) = &plan.guard {
-            let what = "take the baseline of git's bookkeeping";
-            let writable: Vec<_> = plan
-                .mounts
-                .iter()
-                .filter(|mount| mount.rule == "write")
-                .map(|mount| mount.target.clone())
-                .collect();
-            let baseline = baseline::capture(guard, &writable).doing(what)?;
-            self.journal.store_baseline(&baseline).doing(what)?;
-            self.baseline = Some(baseline);
-        }
-        let dir = self.journal.directory();
-        layers::private_dir(&dir.join("stage")).doing(what)?;
+        layers::private_dir(&self.journal.directory().join("stage")).doing(what)?;
         let layout = layers::make(plan, host, None)?;
         let spec = bundle::config(plan, &layout).doing(what)?;
-        spec.save(dir.join("config.json")).doing(what)?;
         stop::at("bundle");
         Ok(spec)
     }
@@ -214,20 +214,22 @@ impl Opened {
         let session = Session::new(&state, &plan.session);
         let dir = self.journal.directory();
         let repository = plan.guard.as_ref().map(|guard| guard.repository.common_dir.as_path());
-        let on_loss = self.baseline.clone().map(|baseline| {
+        let baseline = Rc::new(OnceCell::new());
+        let on_loss = {
             let (state, id, turn) = (state.clone(), plan.session.to_string(), plan.turn.to_string());
-            let early = Rc::clone(&self.early);
-            let check = move || {
+            let (early, baseline) = (Rc::clone(&self.early), Rc::clone(&baseline));
+            move || {
+                // Without a repository there is nothing to check; before there is a baseline, nothing has run.
+                let Some(baseline) = baseline.get() else { return };
                 // What it finds is in the audit log, and found again at the end; a failure shows there too.
                 if let Ok(outcome) =
-                    finish::check_now(&baseline, Depth::Changed, &state, &turn, Some(id.as_str()))
+                    finish::check_now(baseline, Depth::Changed, &state, &turn, Some(id.as_str()))
                 {
                     say_restored(&outcome.findings);
                     early.borrow_mut().extend(outcome.findings);
                 }
-            };
-            Box::new(check) as Box<dyn FnMut()>
-        });
+            }
+        };
         let execution = Execution {
             host,
             dir,
@@ -236,10 +238,10 @@ impl Opened {
             choice,
             signals,
             quiet,
-            on_loss: on_loss.unwrap_or_else(|| Box::new(|| ())),
+            on_loss: Box::new(on_loss),
         };
         let warnings = &mut self.warnings;
-        execution.run(&plan.session, &plan.turn, |lock, shared| {
+        let before = |shared: bool| {
             let home = plan.covers.iter().find(|cover| cover.upper).filter(|_| !shared);
             if let Some(cover) = home {
                 let taken = layers::take_out_hidden(session.dir(), cover).doing("update the home layer")?;
@@ -247,6 +249,13 @@ impl Opened {
                     let path = path.display();
                     format!("{path} is hidden now; what the session had made of it is kept in its state")
                 }));
+            }
+            Ok(())
+        };
+        let journal = &self.journal;
+        let beside = |lock: &Locked<'_>| {
+            if let Some(taken) = record(plan, journal, spec)? {
+                let _ = baseline.set(taken);
             }
             sessions::remember(lock, &session, host, plan)?;
             for sentence in widened {
@@ -257,7 +266,8 @@ impl Opened {
             let detail = serde_json::json!({ "command": plan.command, "workspace": plan.workspace });
             let event = Event::TurnStarted;
             audit::append(&state, event, Some(&plan.session), Some(&plan.turn), repository, detail)
-        })
+        };
+        execution.run(&plan.session, &plan.turn, before, beside)
     }
 
     /// What was found and done, and what is left undone.

@@ -11,6 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::host::{Node, Tree};
+use crate::paths::is_within;
 
 /// A directory seen through a layer of whiteouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,8 +53,11 @@ impl Cover {
     /// would appear. Where one is missing, the missing name itself is whited out, so that it stays hidden if
     /// the host makes it later.
     pub fn hide(&mut self, path: &Path, tree: &dyn Tree) {
-        let Ok(relative) = path.strip_prefix(&self.root) else { return };
-        let relative = relative.as_os_str().as_bytes();
+        if !is_within(path, &self.root) || path == self.root {
+            return;
+        }
+        let relative = &path.as_os_str().as_bytes()[self.root.as_os_str().len()..];
+        let relative = relative.strip_prefix(b"/").unwrap_or(relative);
         let ends = relative.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
         for end in ends.chain([relative.len()]) {
             let at = std::ffi::OsStr::from_bytes(&relative[..end]);

@@ -10,6 +10,7 @@ use crate::git::{Access, Checkout};
 use crate::host::{Host, Node, Tree};
 use crate::mount::{Kind, Mount};
 use crate::origin::{Origin, Sourced};
+use crate::paths::is_within;
 use crate::policy::{Home, Policy};
 
 /// Names in `/` that are the sandbox's own.
@@ -465,7 +466,7 @@ impl View<'_> {
             for path in places {
                 if number < explicit {
                     // What the policy hides, no other rule shows.
-                    self.plain.retain(|at, plain| plain.rank == Rank::Own || !at.starts_with(&path));
+                    self.plain.retain(|at, plain| plain.rank == Rank::Own || !is_within(at, &path));
                 } else if let Some(shown) = self.shown(&path) {
                     if shown.value == path {
                         self.widened.push(shown);
@@ -485,14 +486,14 @@ impl View<'_> {
         found.sort_by_cached_key(|place: &Sourced<PathBuf>| depth(&place.value));
         for place in found {
             let workspace = &self.request.workspace;
-            if workspace.starts_with(&place.value) {
+            if is_within(workspace, &place.value) {
                 return Err(Error::WorkspaceHidden {
                     workspace: workspace.clone(),
                     hidden: place.value,
                     origin: place.origin,
                 });
             }
-            let home = self.host.home.as_ref().is_some_and(|home| home.starts_with(&place.value));
+            let home = self.host.home.as_ref().is_some_and(|home| is_within(home, &place.value));
             if home {
                 return Err(Error::Path {
                     rule: "hide",
@@ -518,7 +519,7 @@ impl View<'_> {
         let found = self
             .plain
             .iter()
-            .find(|(at, plain)| matches!(plain.rank, Rank::Read | Rank::Write) && at.starts_with(hidden));
+            .find(|(at, plain)| matches!(plain.rank, Rank::Read | Rank::Write) && is_within(at, hidden));
         found.map(|(at, plain)| Sourced::new(at.clone(), plain.origin.clone()))
     }
 
@@ -527,7 +528,8 @@ impl View<'_> {
     fn places(&self, path: &Path, known: &mut HashMap<OsString, PathBuf>) -> Vec<PathBuf> {
         let named = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => self.resolved(parent, known).join(name),
-            _ => path.to_owned(),
+            // It ends in `..`.
+            _ => self.resolved(path, known),
         };
         let target = match self.tree.node(&named) {
             Some(Node::Link(_)) => self.tree.real(&named),
@@ -536,7 +538,8 @@ impl View<'_> {
         std::iter::once(named).chain(target).collect()
     }
 
-    /// A directory with its symbolic links resolved, as far as it exists; what is missing stays as written.
+    /// A directory with `..` and its symbolic links resolved, as far as it exists; what is missing stays as
+    /// written.
     fn resolved(&self, dir: &Path, known: &mut HashMap<OsString, PathBuf>) -> PathBuf {
         if let Some(real) = known.get(dir.as_os_str()) {
             return real.clone();
@@ -549,7 +552,12 @@ impl View<'_> {
                     _ => at,
                 }
             }
-            _ => dir.to_owned(),
+            (Some(parent), None) => {
+                let mut at = self.resolved(parent, known);
+                at.pop();
+                at
+            }
+            (None, _) => dir.to_owned(),
         };
         known.insert(dir.as_os_str().to_owned(), real.clone());
         real
@@ -558,14 +566,14 @@ impl View<'_> {
     fn hide_one(&mut self, path: &Path) {
         // Below what is seen as it is, only a mask on the path itself is possible.
         let plain =
-            self.plain.keys().filter(|at| path.starts_with(at) && *at != path).max_by_key(|at| depth(at));
-        let cover = self.covers.iter().position(|cover| path.starts_with(&cover.root) && path != cover.root);
+            self.plain.keys().filter(|at| is_within(path, at) && *at != path).max_by_key(|at| depth(at));
+        let cover = self.covers.iter().position(|cover| is_within(path, &cover.root) && path != cover.root);
         let plain_wins = match (plain, cover) {
-            (Some(plain), Some(cover)) => plain.starts_with(&self.covers[cover].root),
+            (Some(plain), Some(cover)) => is_within(plain, &self.covers[cover].root),
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let in_plain_home = self.plain_home.as_ref().is_some_and(|home| path.starts_with(home));
+        let in_plain_home = self.plain_home.as_ref().is_some_and(|home| is_within(path, home));
         if plain_wins || in_plain_home {
             self.masked.push(path.to_owned());
             return;
@@ -574,7 +582,9 @@ impl View<'_> {
             self.covers[cover].hide(path, self.tree);
             return;
         }
-        if path.starts_with("/run") || self.mounts.iter().any(|mount| is_fresh(mount) && mount.covers(path)) {
+        if is_within(path, Path::new("/run"))
+            || self.mounts.iter().any(|mount| is_fresh(mount) && mount.covers(path))
+        {
             // Nothing of the host's is there.
             return;
         }
@@ -670,7 +680,7 @@ impl View<'_> {
         self.masked.dedup();
         let masked = std::mem::take(&mut self.masked);
         self.watched.clone_from(&masked);
-        self.masked = masked.into_iter().filter(|path| self.tree.node(path).is_some()).collect();
+        self.masked = masked.into_iter().filter(|path| self.tree.exists(path)).collect();
     }
 
     /// The command has to be able to stand in the workspace.
