@@ -1,14 +1,16 @@
 //! Sessions: the record of each, the lock around their starts, and which of their turns are alive.
 //!
 //! Turns of one session share its home layer, which may be mounted once only; so a turn that starts while
-//! another lives joins that one's namespaces. The lock is held from the look at who lives until the new turn
-//! lives itself.
+//! another lives takes it from that one's namespaces. The lock is held from the look at who lives until the new
+//! turn is registered itself: with its own namespaces once they stand, and until then, where there is a
+//! neighbour, with those of the neighbour, which it keeps open.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::state::StateDir;
@@ -81,14 +83,37 @@ struct Alive {
     started: u64,
     /// What the home layer hides; a turn that hides something else cannot share it.
     home: String,
+    /// The process is a supervisor that keeps a neighbour's namespaces open, under these numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept: Option<Kept>,
+}
+
+/// Descriptor numbers of namespaces in another process.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Kept {
+    user: Option<i32>,
+    mount: i32,
 }
 
 impl Alive {
     /// Its namespaces, if it still has them.
     fn namespaces(&self) -> Option<Shared> {
-        let open = |name: &str| File::open(format!("/proc/{}/ns/{name}", self.pid)).map(OwnedFd::from).ok();
-        let user = if nix::unistd::geteuid().is_root() { None } else { Some(open("user")?) };
-        let shared = Shared { user, mount: open("mnt")? };
+        let open = |name: String| {
+            File::open(format!("/proc/{}/{name}", self.pid)).map(|file| Rc::new(file.into())).ok()
+        };
+        let shared = match self.kept {
+            Some(Kept { user, mount }) => Shared {
+                user: match user {
+                    Some(number) => Some(open(format!("fd/{number}"))?),
+                    None => None,
+                },
+                mount: open(format!("fd/{mount}"))?,
+            },
+            None if nix::unistd::geteuid().is_root() => {
+                Shared { user: None, mount: open("ns/mnt".to_owned())? }
+            }
+            None => Shared { user: Some(open("ns/user".to_owned())?), mount: open("ns/mnt".to_owned())? },
+        };
         // Not those of another process that has got the number in the meantime.
         (start_time(self.pid) == Some(self.started)).then_some(shared)
     }
@@ -101,12 +126,12 @@ pub struct Locked<'a> {
 }
 
 /// The namespaces of a living turn. The descriptors keep them, whatever becomes of that turn meanwhile.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Shared {
     /// Its user namespace; `None` as root, where there is none.
-    pub user: Option<OwnedFd>,
+    pub user: Option<Rc<OwnedFd>>,
     /// Its mount namespace.
-    pub mount: OwnedFd,
+    pub mount: Rc<OwnedFd>,
 }
 
 /// What the living turns of the session mean for a new one.
@@ -206,19 +231,15 @@ impl Session {
 
     /// Whether a turn of the session lives.
     pub fn is_alive(&self) -> bool {
-        self.living().next().is_some()
+        self.registered().any(|(_, alive)| alive.is_some())
     }
 
-    fn living(&self) -> impl Iterator<Item = Alive> {
-        fs::read_dir(self.alive()).into_iter().flatten().flatten().filter_map(|entry| {
-            let found =
-                read_regular(&entry.path()).and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
-            let living = found.filter(|alive| start_time(alive.pid) == Some(alive.started));
-            if living.is_none() {
-                // The turn is over, or was killed; its file says nothing any more.
-                let _ = fs::remove_file(entry.path());
-            }
-            living
+    /// The files of turns, each with what it says; `None`: the turn is over, or was killed.
+    fn registered(&self) -> impl Iterator<Item = (PathBuf, Option<Alive>)> {
+        fs::read_dir(self.alive()).into_iter().flatten().flatten().map(|entry| {
+            let path = entry.path();
+            let found = read_regular(&path).and_then(|text| serde_json::from_slice::<Alive>(&text).ok());
+            (path, found.filter(|alive| start_time(alive.pid) == Some(alive.started)))
         })
     }
 }
@@ -227,7 +248,12 @@ impl Locked<'_> {
     /// Who lives, for a new turn whose home hides `home` (a digest).
     pub fn neighbours(&self, home: &str) -> Neighbours {
         let mut differs = false;
-        for alive in self.session.living() {
+        for (path, alive) in self.session.registered() {
+            let Some(alive) = alive else {
+                // Nobody is writing it just now: the lock is ours.
+                let _ = fs::remove_file(path);
+                continue;
+            };
             let Some(shared) = alive.namespaces() else { continue };
             if alive.home == home {
                 return Neighbours::Join(shared);
@@ -239,11 +265,25 @@ impl Locked<'_> {
 
     /// Says that a turn lives, by its engine.
     pub fn register(&self, turn: &TurnId, engine: Pid, home: &str) -> Result<(), Failure> {
+        self.say_alive(turn, engine, home, None)
+    }
+
+    /// Says that a turn lives that has no namespaces yet: whoever comes takes those of its neighbour, which this
+    /// process keeps open until the turn is registered by its engine.
+    pub fn register_early(&self, turn: &TurnId, neighbour: &Shared, home: &str) -> Result<(), Failure> {
+        let kept = Kept {
+            user: neighbour.user.as_ref().map(AsRawFd::as_raw_fd),
+            mount: neighbour.mount.as_raw_fd(),
+        };
+        self.say_alive(turn, Pid::this(), home, Some(kept))
+    }
+
+    fn say_alive(&self, turn: &TurnId, pid: Pid, home: &str, kept: Option<Kept>) -> Result<(), Failure> {
         let what = "register the turn with its session";
         private_dir(&self.session.alive()).doing(what)?;
         // Already over: nobody can join it.
-        let Some(started) = start_time(engine.as_raw()) else { return Ok(()) };
-        let alive = Alive { pid: engine.as_raw(), started, home: home.to_owned() };
+        let Some(started) = start_time(pid.as_raw()) else { return Ok(()) };
+        let alive = Alive { pid: pid.as_raw(), started, home: home.to_owned(), kept };
         let text = serde_json::to_vec(&alive).doing(what)?;
         fs::write(self.session.alive().join(turn.to_string()), text).doing(what)
     }

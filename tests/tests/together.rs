@@ -109,7 +109,36 @@ fn many_short_turns_at_once_serial(place: &Place) {
     repo.assert_sound(place);
 }
 
+/// A turn takes the home layer over from one that ends before it stands itself; a third one finds it there. Each
+/// mount of an overlay has a device number of its own: mounting the layer twice is undefined (overlayfs.rst).
+fn the_home_layer_is_handed_on_while_a_turn_starts_serial(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let turn = || place.turn(&repo.workspace).session("same");
+    let device = "stat -c %d ~";
+    let mut first = turn().sh(&format!("{device}; echo up; read line || :")).spawn();
+    first.expect("up");
+    let go = place.home().join("go");
+    let held = turn().env("CODEOID_TEST_WAIT_AT", "running").env("CODEOID_TEST_WAIT_FOR", &go);
+    let second = held.sh(device).spawn();
+    // It has the neighbour's namespaces, and is held before it says that it has its own.
+    let alive = || {
+        std::fs::read_dir(place.state().join("sessions")).into_iter().flatten().flatten().any(|session| {
+            std::fs::read_dir(session.path().join("alive")).is_ok_and(|turns| turns.count() == 2)
+        })
+    };
+    assert!(wait_until(Duration::from_secs(10), alive), "the second turn is not registered while it starts");
+    let first = first.finish();
+    let third = turn().sh(device).run();
+    std::fs::write(&go, "").unwrap();
+    let second = second.finish();
+    let devices = [&first, &second, &third]
+        .map(|outcome| outcome.expect_ok().out().lines().next().unwrap_or_default().to_owned());
+    assert_eq!(devices[0], devices[1], "the second took the first one's mount");
+    assert_eq!(devices[1], devices[2], "the third mounted the layer a second time");
+}
+
 each_identity! {
+    the_home_layer_is_handed_on_while_a_turn_starts_serial,
     two_sessions_and_a_human_serial,
     turns_of_one_session_overlap_serial,
     many_short_turns_at_once_serial,

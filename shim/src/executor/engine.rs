@@ -113,11 +113,9 @@ impl Engine<'_> {
     /// Runs as the engine process; never returns.
     pub fn run(self) -> ! {
         let shared = self.join.iter().flat_map(|join| join.user.iter().chain([&join.mount]));
-        let needed: Vec<_> = [&self.status, &self.alive, &self.holding]
-            .into_iter()
-            .chain(shared)
-            .map(std::os::fd::AsRawFd::as_raw_fd)
-            .collect();
+        let shared = shared.map(|fd| fd.as_raw_fd());
+        let own = [&self.status, &self.alive, &self.holding].map(AsRawFd::as_raw_fd);
+        let needed: Vec<_> = own.into_iter().chain(shared).collect();
         let _ = process::close_all_but(&needed);
         let mut stdin = None;
         let init = match self.start(&mut stdin) {

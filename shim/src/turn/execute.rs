@@ -107,26 +107,46 @@ impl Execution<'_> {
         };
         // What is there is looked at before it is mounted: whatever takes its place later is another thing.
         let mut watch = Watch::new(pins, absent, masks, Box::new(on_alarm));
+        if let (Some(neighbour), Some(home)) = (&join, &home) {
+            lock.register_early(turn, neighbour, home)?;
+        }
         let running = executor::Start {
             bundle: self.dir,
             spec,
             stage: self.stage,
-            join,
+            join: join.clone(),
             cgroups: cgroups.entrances.clone(),
             filter,
             runtime: self.choice.runtime(),
         }
-        .run()?;
+        .run();
+        let running = match running {
+            Ok(running) => running,
+            Err(failure) => {
+                session::unregister(&session, turn);
+                return Err(failure);
+            }
+        };
         stop::at("started");
         if let Err(failure) = beside(&lock) {
             running.abandon();
+            session::unregister(&session, turn);
             return Err(failure);
         }
         running.go();
+        // With a neighbour others may come already, and find it through us.
+        let lock = match &join {
+            Some(_) => {
+                drop(lock);
+                None
+            }
+            None => Some(lock),
+        };
         stop::at("running");
         let joinable = |engine| {
+            let lock = lock.map_or_else(|| session.lock(), Ok)?;
             let registered = home.as_ref().map_or(Ok(()), |home| lock.register(turn, engine, home));
-            drop(lock);
+            drop(join);
             registered
         };
         let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch);
