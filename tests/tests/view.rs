@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use codeoid_tests::{CONNECT, Layout, Listener, Outcome, Place, Repo, each_identity};
@@ -56,7 +56,7 @@ const SECRETS: [&str; 14] = [
     ".bash_history",
 ];
 
-fn name(path: &std::path::Path) -> String {
+fn name(path: &Path) -> String {
     path.to_str().expect("places have plain names").to_owned()
 }
 
@@ -237,14 +237,13 @@ fn proc_is_new_and_the_hosts_settings_are_out_of_reach(place: &Place) {
     assert!(outcome.out().ends_with('0'), "{outcome}");
 }
 
-fn dev_is_minimal_and_not_writable(place: &Place) {
+fn dev_is_minimal_and_private(place: &Place) {
     let workspace = place.make("home/w");
-    let script = "ls -A /dev | tr '\\n' ' '; echo; touch /dev/x 2>/dev/null && echo WRITABLE; \
-         rm -f /dev/null 2>/dev/null && echo REMOVED; \
+    let script = "ls -A /dev | tr '\\n' ' '; echo; \
          echo x >/dev/null && head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c; \
          test -e /dev/pts/ptmx && echo pts; \
-         /usr/bin/python3 -c 'import os; os.openpty(); print(\"pty\")'; mknod b b 8 0 2>/dev/null && \
-         echo MADE; true";
+         /usr/bin/python3 -c 'import os; os.openpty(); print(\"pty\")'; \
+         mknod b b 8 0 2>/dev/null && echo MADE; touch /dev/codeoid-x; rm -f /dev/null 2>/dev/null; true";
     let outcome = place.turn(&workspace).sh(script).run();
     let out = outcome.expect_ok().out();
     let known = [
@@ -255,6 +254,7 @@ fn dev_is_minimal_and_not_writable(place: &Place) {
         assert!(known.contains(&node), "/dev/{node}: {outcome}");
     }
     assert!(out.ends_with("3\n3\npts\npty"), "{outcome}");
+    assert!(Path::new("/dev/null").exists() && !Path::new("/dev/codeoid-x").exists());
 }
 
 fn home_overlay_keeps_changes_in_the_session(place: &Place) {
@@ -524,7 +524,7 @@ each_identity! {
     run_is_fresh_and_read_only_with_a_skeleton,
     names_are_resolved_as_outside,
     proc_is_new_and_the_hosts_settings_are_out_of_reach,
-    dev_is_minimal_and_not_writable,
+    dev_is_minimal_and_private,
     home_overlay_keeps_changes_in_the_session,
     home_readonly_and_hidden,
     home_keeps_its_mode,
