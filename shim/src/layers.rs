@@ -170,12 +170,12 @@ fn make_skeleton(at: &Path, entries: &[(PathBuf, Node)]) -> io::Result<()> {
 
 fn make_mask(at: &Path, cover: &Cover) -> io::Result<()> {
     fs::create_dir(at)?;
+    let mut whiteouts = Whiteouts::default();
     for (path, entry) in &cover.entries {
         let place = at.join(path);
         match entry {
             codeoid_spec::plan::Entry::Directory { .. } => fs::create_dir(&place)?,
-            // An ordinary user may make this one device (mknod(2), Linux 5.8): overlayfs's mark for "not here".
-            codeoid_spec::plan::Entry::Whiteout => mknod(&place, SFlag::S_IFCHR, Mode::empty(), 0)?,
+            codeoid_spec::plan::Entry::Whiteout => whiteouts.make(place)?,
         }
     }
     // Last and innermost first: a directory that its owner may not write could not be filled.
@@ -185,6 +185,27 @@ fn make_mask(at: &Path, cover: &Cover) -> io::Result<()> {
         }
     }
     fs::set_permissions(at, fs::Permissions::from_mode(cover.mode))
+}
+
+/// Makes whiteouts: overlayfs's mark for "not here", a character device 0:0, which an ordinary user may make too
+/// (mknod(2), Linux 5.8). All of a layer are one inode under many names, as overlayfs does it itself: there are
+/// hundreds, and a disk takes its time for an inode.
+#[derive(Debug, Default)]
+pub struct Whiteouts {
+    first: Option<PathBuf>,
+}
+
+impl Whiteouts {
+    /// Makes one at `place`.
+    pub fn make(&mut self, place: PathBuf) -> io::Result<()> {
+        // A file system may allow no links, or no more of them.
+        if self.first.as_ref().is_some_and(|first| fs::hard_link(first, &place).is_ok()) {
+            return Ok(());
+        }
+        mknod(&place, SFlag::S_IFCHR, Mode::empty(), 0)?;
+        self.first = Some(place);
+        Ok(())
+    }
 }
 
 fn make_home(session: &Path, cover: &Cover) -> io::Result<HomeLayer> {

@@ -23,6 +23,7 @@ use super::init::Init;
 use super::message::Message;
 use super::stage::{self, Overlay};
 use super::{bubblewrap, libcontainer, streams};
+use crate::layers::Whiteouts;
 use crate::session::Shared;
 use crate::sys::{self, Context, mount as m, process};
 
@@ -346,7 +347,7 @@ impl Engine<'_> {
                 std::fs::create_dir(&place).on("mkdir", place.display())?;
                 let target = m::open_path(None, &place)?;
                 m::mount_new("tmpfs", "codeoid", target.as_fd(), flags, "mode=0700", &place)?;
-                copy_whiteouts(layer, &place.join("l"))?;
+                copy_whiteouts(layer, &place.join("l"), &mut Whiteouts::default())?;
                 lower.push(format!("{name}/l"));
             } else {
                 link(&name, layer)?;
@@ -399,7 +400,7 @@ fn leave_out(path: &Path) -> sys::Result<()> {
 }
 
 /// Copies a layer of whiteouts: directories and character devices 0:0, nothing else.
-fn copy_whiteouts(from: &Path, to: &Path) -> sys::Result<()> {
+fn copy_whiteouts(from: &Path, to: &Path, whiteouts: &mut Whiteouts) -> sys::Result<()> {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let mode = std::fs::symlink_metadata(from).on("lstat", from.display())?.mode();
     std::fs::create_dir(to).on("mkdir", to.display())?;
@@ -408,10 +409,9 @@ fn copy_whiteouts(from: &Path, to: &Path) -> sys::Result<()> {
         let kind = entry.file_type().on("lstat", entry.path().display())?;
         let place = to.join(entry.file_name());
         if kind.is_dir() {
-            copy_whiteouts(&entry.path(), &place)?;
+            copy_whiteouts(&entry.path(), &place, whiteouts)?;
         } else if kind.is_char_device() {
-            use nix::sys::stat::{Mode, SFlag, mknod};
-            mknod(&place, SFlag::S_IFCHR, Mode::empty(), 0).on("mknod", place.display())?;
+            whiteouts.make(place).on("mknod", from.display())?;
         }
     }
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777);
