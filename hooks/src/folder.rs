@@ -18,6 +18,7 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use crate::lock::{self, Mode as Lock};
+use crate::os::OsError;
 use crate::read::{self, Dir, Kind};
 
 /// How often a directory is made again that another session's end removed in that moment.
@@ -33,16 +34,8 @@ pub enum Error {
     #[error(transparent)]
     Lock(#[from] lock::Error),
     /// A system call failed.
-    #[error("{call} {path}")]
-    Os {
-        /// The system call.
-        call: &'static str,
-        /// What it was asked for.
-        path: PathBuf,
-        /// What the kernel answered.
-        #[source]
-        errno: Errno,
-    },
+    #[error(transparent)]
+    Os(#[from] OsError),
     /// The record of what the session made could not be written.
     #[error("session record {path}")]
     Record {
@@ -90,7 +83,7 @@ pub enum Error {
 }
 
 fn os(call: &'static str, path: &Path, errno: Errno) -> Error {
-    Error::Os { call, path: path.to_owned(), errno }
+    OsError::new(call, path, errno).into()
 }
 
 /// The session folders of a turn. While this value lives, no other turn's end removes them.
@@ -226,7 +219,7 @@ fn make(folder: &Path, directory: &Path) -> Result<(), Error> {
         let holder = ensure(&above, parent_name)?;
         match ensure(&holder, name) {
             // Somebody's session ended and took the empty parent away.
-            Err(Error::Os { errno: Errno::ENOENT, .. }) if tries < TRIES => {}
+            Err(Error::Os(OsError { errno: Errno::ENOENT, .. })) if tries < TRIES => {}
             other => return other.map(drop),
         }
     }

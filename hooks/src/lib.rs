@@ -35,6 +35,7 @@ pub mod index;
 pub mod journal;
 pub mod layout;
 pub mod lock;
+pub mod os;
 pub mod process;
 pub mod read;
 pub mod roots;

@@ -19,6 +19,8 @@ use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use serde::{Deserialize, Serialize};
 
+use crate::os::OsError;
+
 /// The most that is read of a pointer or configuration file, in bytes.
 pub const POINTER_LIMIT: u64 = 1024 * 1024;
 /// The most names that one directory may hold. A directory of loose refs in a very large repository has some
@@ -42,16 +44,8 @@ const READ: OFlag = OFlag::O_RDONLY
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
-    #[error("{call} {path}")]
-    Os {
-        /// The system call.
-        call: &'static str,
-        /// What it was asked for.
-        path: PathBuf,
-        /// What the kernel answered.
-        #[source]
-        errno: Errno,
-    },
+    #[error(transparent)]
+    Os(#[from] OsError),
     /// A directory was expected.
     #[error("{path} is not a directory but {kind}")]
     NotDirectory {
@@ -94,14 +88,14 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn os(call: &'static str, path: &Path, errno: Errno) -> Self {
-        Self::Os { call, path: path.to_owned(), errno }
+        Self::Os(OsError::new(call, path, errno))
     }
 
     /// The kernel's answer, where it was the kernel who refused.
     #[must_use]
     pub const fn errno(&self) -> Option<Errno> {
         match self {
-            Self::Os { errno, .. } => Some(*errno),
+            Self::Os(OsError { errno, .. }) => Some(*errno),
             _ => None,
         }
     }

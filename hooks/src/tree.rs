@@ -17,6 +17,7 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::os::{OsError, WriteError};
 use crate::read::{self, Dir, Kind};
 
 /// The most that is copied to keep what a restore takes away, in bytes.
@@ -35,25 +36,11 @@ pub enum Error {
     #[error(transparent)]
     Read(#[from] read::Error),
     /// A system call failed.
-    #[error("{call} {path}")]
-    Os {
-        /// The system call.
-        call: &'static str,
-        /// What it was asked for.
-        path: PathBuf,
-        /// What the kernel answered.
-        #[source]
-        errno: Errno,
-    },
+    #[error(transparent)]
+    Os(#[from] OsError),
     /// A copy could not be written.
-    #[error("write {path}")]
-    Write {
-        /// The copy.
-        path: PathBuf,
-        /// What the kernel answered.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// Somebody fills the directory while it is being removed.
     #[error("{path} is being filled while it is removed")]
     Filling {
@@ -94,13 +81,13 @@ pub fn remove(parent: &Dir, name: &OsStr) -> Result<(), Error> {
 }
 
 fn os(call: &'static str, parent: &Dir, name: &OsStr, errno: Errno) -> Error {
-    Error::Os { call, path: parent.path().join(name), errno }
+    OsError::new(call, parent.path().join(name), errno).into()
 }
 
 /// Opens a directory that is to be emptied, and makes that possible where its owner took the permission away.
 fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, Error> {
     let opened = match parent.child(name) {
-        Err(read::Error::Os { errno: Errno::EACCES, .. }) => {
+        Err(read::Error::Os(OsError { errno: Errno::EACCES, .. })) => {
             allow(parent, name, Mode::S_IRWXU).map_err(|errno| os("chmod", parent, name, errno))?;
             parent.child(name)?
         }
@@ -226,7 +213,7 @@ impl Keep {
         }
         let mut builder = std::fs::DirBuilder::new();
         std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
-        let write = |source| Error::Write { path: target.clone(), source };
+        let write = |source| Error::from(WriteError::new(&target, source));
         builder.create(&self.directory).map_err(write)?;
         let mut left = Left { bytes: KEEP_BYTES, files: KEEP_FILES };
         copy_into(parent, name, &target, &mut left, 0)?;
@@ -241,7 +228,7 @@ struct Left {
 
 fn copy_into(parent: &Dir, name: &OsStr, target: &Path, left: &mut Left, depth: usize) -> Result<(), Error> {
     let too_large = || Error::TooLarge { path: parent.path().join(name) };
-    let write = |source| Error::Write { path: target.to_owned(), source };
+    let write = |source| Error::from(WriteError::new(target, source));
     let Some(stamp) = parent.lstat(name)? else { return Ok(()) };
     left.files = left.files.checked_sub(1).ok_or_else(too_large)?;
     match stamp.kind() {

@@ -10,6 +10,7 @@ use super::keys::{self, Pair};
 use super::survey::{Survey, survey};
 use super::{modules, objects, refs, todo, trees, worktrees};
 use crate::bytes::Bytes;
+use crate::os::OsError;
 use crate::read::{self, Dir, Kind};
 use nix::errno::Errno;
 
@@ -23,11 +24,11 @@ pub(super) fn judge_all(
     let Some(common) = case.baseline.areas.first() else { return Ok(()) };
     let dir = match Dir::open(&common.path) {
         Ok(dir) => dir,
-        Err(error @ read::Error::Os { errno: Errno::EACCES, .. }) => {
+        Err(error @ read::Error::Os(OsError { errno: Errno::EACCES, .. })) => {
             attempt::<(), _>(Err(error), &common.path, faults);
             return Ok(());
         }
-        Err(error @ (read::Error::NotDirectory { .. } | read::Error::Os { .. })) => {
+        Err(error @ (read::Error::NotDirectory { .. } | read::Error::Os(_))) => {
             let detail = format!("the repository cannot be reached any more ({error}); nothing was judged");
             faults.push(Fault::reported("common-dir-missing", &common.path, detail));
             return Ok(());
@@ -51,7 +52,9 @@ pub(super) fn judge_all(
     for path in paths {
         let opened = match Dir::open(&path) {
             // A submodule that was removed.
-            Err(read::Error::Os { errno: Errno::ENOENT, .. } | read::Error::NotDirectory { .. }) => continue,
+            Err(read::Error::Os(OsError { errno: Errno::ENOENT, .. }) | read::Error::NotDirectory { .. }) => {
+                continue;
+            }
             other => attempt(other.map(Some), &common.path, faults),
         };
         let Some(dir) = opened else { continue };

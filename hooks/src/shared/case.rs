@@ -10,6 +10,7 @@ use super::check::Error;
 use super::fault::{Fault, Step};
 use super::survey::Survey;
 use crate::entry::BackPointer;
+use crate::os::OsError;
 use crate::process::{Answer, Work, git_at_work, held};
 use crate::read::{self, Dir};
 
@@ -210,7 +211,9 @@ pub(super) fn attempt<T: Default, E: Into<Error>>(
 ) -> T {
     match result.map_err(Into::into) {
         Ok(value) => value,
-        Err(Error::Read(read::Error::Os { errno: Errno::EACCES, path, .. })) if path.starts_with(base) => {
+        Err(Error::Read(read::Error::Os(OsError { errno: Errno::EACCES, path, .. })))
+            if path.starts_with(base) =>
+        {
             faults.push(unreadable(base, &path));
             T::default()
         }

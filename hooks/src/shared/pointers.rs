@@ -28,7 +28,7 @@ fn one(case: &Case<'_>, pointer: &Pointer) -> Result<Option<Fault>, read::Error>
         return Ok(None);
     }
     // What cannot be read is not just missing here.
-    if let Err(error @ read::Error::Os { .. }) = read::file(path, POINTER_LIMIT) {
+    if let Err(error @ read::Error::Os(_)) = read::file(path, POINTER_LIMIT) {
         return Err(error);
     }
     let what = match entry::back_pointer(path, &stamp) {

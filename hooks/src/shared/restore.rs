@@ -18,6 +18,7 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::fault::Step;
 use super::refs;
+use crate::os::{OsError, WriteError};
 use crate::read::{self, Dir, Kind, Stamp};
 use crate::tree::{self, Keep};
 
@@ -39,25 +40,11 @@ pub enum Error {
     #[error(transparent)]
     Tree(#[from] tree::Error),
     /// A system call failed.
-    #[error("{call} {path}")]
-    Os {
-        /// The system call.
-        call: &'static str,
-        /// What it was asked for.
-        path: PathBuf,
-        /// What the kernel answered.
-        #[source]
-        errno: Errno,
-    },
+    #[error(transparent)]
+    Os(#[from] OsError),
     /// A file could not be written.
-    #[error("write {path}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel answered.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// Somebody else holds git's lock on `packed-refs`: without it a ref that is being packed would be lost.
     #[error("{path} stays locked")]
     Locked {
@@ -116,7 +103,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 fn os(call: &'static str, path: &Path, errno: Errno) -> Error {
-    Error::Os { call, path: path.to_owned(), errno }
+    OsError::new(call, path, errno).into()
 }
 
 /// The directory of a path, opened without following anything, and the name in it. `None` where the directory
@@ -177,7 +164,7 @@ fn create(dir: &Dir, name: &OsStr, tries: u32) -> Result<File, Errno> {
 }
 
 fn fill(mut file: File, bytes: &[u8], mode: u32, path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let failed = |source| Error::from(WriteError::new(path, source));
     file.write_all(bytes).map_err(failed)?;
     fchmod(&file, Mode::from_bits_truncate(mode as nix::libc::mode_t))
         .map_err(|errno| os("fchmod", path, errno))?;
@@ -186,8 +173,8 @@ fn fill(mut file: File, bytes: &[u8], mode: u32, path: &Path) -> Result<(), Erro
 
 fn no_space(error: &Error) -> bool {
     let errno = match error {
-        Error::Os { errno, .. } => Some(*errno as i32),
-        Error::Write { source, .. } => source.raw_os_error(),
+        Error::Os(OsError { errno, .. }) => Some(*errno as i32),
+        Error::Write(WriteError { source, .. }) => source.raw_os_error(),
         _ => None,
     };
     errno.is_some_and(|errno| [Errno::ENOSPC as i32, Errno::EDQUOT as i32].contains(&errno))
@@ -196,7 +183,7 @@ fn no_space(error: &Error) -> bool {
 /// Writes over a file that exists, which needs no space where it is long enough already.
 fn overwrite(dir: &Dir, name: &OsStr, bytes: &[u8], mode: u32) -> Result<(), Error> {
     let path = dir.path().join(name);
-    let failed = |source| Error::Write { path: path.clone(), source };
+    let failed = |source| Error::from(WriteError::new(&path, source));
     let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     match dir.lstat(name)? {
         Some(stamp) if stamp.kind() == Kind::File && stamp.nlink == 1 => {}
