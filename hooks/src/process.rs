@@ -33,29 +33,62 @@ pub enum Answer {
 pub enum Work {
     /// Anything that may hold a lock: all but those that only wait to be asked, as editors keep them.
     Locking,
-    /// Exactly this subcommand.
-    Command(&'static str),
+    /// One of these subcommands.
+    Commands(&'static [&'static str]),
+}
+
+/// A git process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Git {
+    /// The process.
+    pub process: Process,
+    /// Its current directory.
+    pub directory: PathBuf,
+    /// Its subcommand; empty where it has none.
+    pub subcommand: Vec<u8>,
+}
+
+impl Git {
+    /// Whether it does such work in one of these directories.
+    #[must_use]
+    pub fn is_at_work<P: AsRef<Path>>(&self, directories: &[P], work: Work) -> bool {
+        let does = match work {
+            Work::Locking => !WAITING.contains(&self.subcommand.as_slice()),
+            Work::Commands(names) => names.iter().any(|name| self.subcommand == name.as_bytes()),
+        };
+        does && directories.iter().any(|directory| self.directory.starts_with(directory))
+    }
+}
+
+/// All git processes that can be seen, wherever they work; `None` where this system does not say.
+#[must_use]
+pub fn gits() -> Option<Vec<Git>> {
+    let mut gits = Vec::new();
+    let answer = search(|process, proc| {
+        // git's own name, that of its programs (git-remote-https, git-lfs), and of a git that was renamed for
+        // a test or a wrapper (git2.39, git.real).
+        if process.name.starts_with("git")
+            && let Ok(directory) = std::fs::read_link(proc.join("cwd"))
+        {
+            let command_line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+            let subcommand = subcommand(&command_line).to_owned();
+            gits.push(Git { process: process.clone(), directory, subcommand });
+        }
+        false
+    });
+    (answer != Answer::Unknown).then_some(gits)
 }
 
 /// Whether a git process does such work in one of these directories: its current directory lies there.
 #[must_use]
-pub fn git_at_work(directories: &[&Path], work: Work) -> Answer {
-    search(|process, proc| {
-        // git's own name, that of its programs (git-remote-https, git-lfs), and of a git that was renamed for
-        // a test or a wrapper (git2.39, git.real).
-        if !process.name.starts_with("git") {
-            return false;
+pub fn git_at_work<P: AsRef<Path>>(directories: &[P], work: Work) -> Answer {
+    match gits() {
+        None => Answer::Unknown,
+        Some(gits) => {
+            let found = gits.into_iter().find(|git| git.is_at_work(directories, work));
+            found.map_or(Answer::Nobody, |git| Answer::Somebody(git.process))
         }
-        let here = std::fs::read_link(proc.join("cwd"))
-            .is_ok_and(|cwd| directories.iter().any(|directory| cwd.starts_with(directory)));
-        let command_line =
-            if here { std::fs::read(proc.join("cmdline")).unwrap_or_default() } else { Vec::new() };
-        let command = subcommand(&command_line);
-        here && match work {
-            Work::Locking => !WAITING.contains(&command),
-            Work::Command(name) => command == name.as_bytes(),
-        }
-    })
+    }
 }
 
 /// Subcommands that only wait to be asked, or only read.

@@ -67,6 +67,7 @@ pub(super) fn judge_all(
             }
         };
     }
+    case.judge_locks(faults);
     Ok(())
 }
 
@@ -92,7 +93,7 @@ fn judge(
         None => area.special.contains(&Bytes::of_path(path)),
     };
     case.oddities(dir, &survey, None, known, faults);
-    attempt(case.locks(dir, &survey, None, faults), base, faults);
+    attempt(case.locks(dir, &survey, None), base, faults);
     let moved = if surveyed { directories(area, dir, &survey, faults) } else { Vec::new() };
     attempt(files(case, area, dir, faults), base, faults);
     attempt(configuration(case, area, new, dir, faults), base, faults);

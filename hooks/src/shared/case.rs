@@ -11,8 +11,8 @@ use super::fault::{Fault, Step};
 use super::survey::Survey;
 use crate::entry::BackPointer;
 use crate::os::OsError;
-use crate::process::{Answer, Work, git_at_work, held};
-use crate::read::{self, Dir};
+use crate::process::{Answer, Work, gits, held};
+use crate::read::{self, Dir, Stamp};
 
 /// How long after the first look a lock that nobody seems to need is looked at again.
 const SECOND_LOOK: std::time::Duration = std::time::Duration::from_millis(50);
@@ -38,6 +38,15 @@ pub(super) struct Case<'a> {
     pub(super) hash: usize,
     /// Whether it has been waited for others already.
     waited: std::cell::Cell<bool>,
+    /// Lock files that are still to be judged.
+    locks: std::cell::RefCell<Vec<Lock>>,
+}
+
+/// A lock file that appeared since the baseline.
+struct Lock {
+    path: PathBuf,
+    stamp: Stamp,
+    entry: Option<String>,
 }
 
 impl<'a> Case<'a> {
@@ -53,7 +62,15 @@ impl<'a> Case<'a> {
         let hash = baseline.areas.first().map_or(20, super::area::hash_of);
         let config = baseline.areas.first().and_then(|area| area.files.get("config"));
         let urls = config.map_or(Vec::new(), |saved| super::keys::remote_urls(&saved.content.0));
-        Self { baseline, depth, writable, urls, hash, waited: std::cell::Cell::new(false) }
+        Self {
+            baseline,
+            depth,
+            writable,
+            urls,
+            hash,
+            waited: std::cell::Cell::new(false),
+            locks: std::cell::RefCell::default(),
+        }
     }
 
     /// The tops of all checkouts.
@@ -84,36 +101,37 @@ impl<'a> Case<'a> {
         self.baseline.taken
     }
 
-    /// Judges lock files that were left behind: new ones that nobody holds open, while no git works in any
-    /// checkout. (A `git commit -a` whose editor is open has closed its `index.lock` and still needs it.)
-    pub(super) fn locks(
-        &self,
-        dir: &Dir,
-        survey: &Survey,
-        entry: Option<&str>,
-        faults: &mut Vec<Fault>,
-    ) -> Result<(), read::Error> {
-        let mut locks = Vec::new();
+    /// Notes lock files that appeared since the baseline; [`Self::judge_locks`] judges them, all at once: to ask
+    /// who holds them means to look at every process.
+    pub(super) fn locks(&self, dir: &Dir, survey: &Survey, entry: Option<&str>) -> Result<(), read::Error> {
         for path in &survey.locks {
             if let Some(stamp) = dir.lstat(path)?.filter(|stamp| since(stamp, self.taken())) {
-                locks.push((dir.path().join(path), stamp));
+                let lock = Lock { path: dir.path().join(path), stamp, entry: entry.map(str::to_owned) };
+                self.locks.borrow_mut().push(lock);
             }
         }
+        Ok(())
+    }
+
+    /// Judges lock files that were left behind: new ones that nobody holds open, while no git works in any
+    /// checkout. (A `git commit -a` whose editor is open has closed its `index.lock` and still needs it.)
+    pub(super) fn judge_locks(&self, faults: &mut Vec<Fault>) {
+        let mut locks = self.locks.take();
         if locks.is_empty() {
-            return Ok(());
+            return;
         }
         let mut busy = self.git_at_work(Work::Locking);
         if busy == Answer::Nobody {
             // A git that has just begun or is just ending is not seen at every instant.
             self.wait_once();
-            locks.retain(|(path, stamp)| read::lstat(path).is_ok_and(|now| now.as_ref() == Some(stamp)));
+            locks.retain(|lock| read::lstat(&lock.path).is_ok_and(|now| now.as_ref() == Some(&lock.stamp)));
             busy = self.git_at_work(Work::Locking);
         }
         if matches!(busy, Answer::Somebody(_)) {
-            return Ok(());
+            return;
         }
-        let held = held(&locks.iter().map(|(_, stamp)| (stamp.dev, stamp.ino)).collect());
-        for (path, stamp) in locks {
+        let held = held(&locks.iter().map(|lock| (lock.stamp.dev, lock.stamp.ino)).collect());
+        for Lock { path, stamp, entry } in locks {
             let fault = match &held {
                 Some(held) if held.contains(&(stamp.dev, stamp.ino)) => continue,
                 Some(_) if busy == Answer::Nobody && stamp.uid == nix::unistd::geteuid().as_raw() => {
@@ -126,20 +144,25 @@ impl<'a> Case<'a> {
                     Fault::reported("lock-left-behind", &path, detail)
                 }
             };
-            faults.push(fault.entry(entry));
+            faults.push(fault.entry(entry.as_deref()));
         }
-        Ok(())
     }
 
     /// Whether a git process does such work in any checkout of the repository, in worktrees that were made
     /// meanwhile too.
     pub(super) fn git_at_work(&self, work: Work) -> Answer {
+        let Some(gits) = gits() else { return Answer::Unknown };
+        if gits.is_empty() {
+            // Where the checkouts are does not matter then, and there may be thousands.
+            return Answer::Nobody;
+        }
         let repository = &self.baseline.repository;
         let mut places = self.tops();
         places.push(repository.common_dir.clone());
         places.push(repository.worktrees_root.clone());
         places.extend(repository.other_roots.iter().cloned());
-        git_at_work(&places.iter().map(PathBuf::as_path).collect::<Vec<_>>(), work)
+        let found = gits.into_iter().find(|git| git.is_at_work(&places, work));
+        found.map_or(Answer::Nobody, |git| Answer::Somebody(git.process))
     }
 
     /// Gives whoever is in the middle of something a moment; once in a check, however much there is to judge.

@@ -75,8 +75,8 @@ pub(super) fn judge(
     }
     let places: Vec<PathBuf> =
         checkout.map(Path::to_owned).into_iter().chain([git_dir.path().to_owned()]).collect();
-    let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
-    if !found.is_empty() && !matches!(git_at_work(&places, Work::Command("rebase")), Answer::Somebody(_)) {
+    if !found.is_empty() && !matches!(git_at_work(&places, Work::Commands(&["rebase"])), Answer::Somebody(_))
+    {
         faults.extend(found.into_iter().map(|fault| fault.entry(entry)));
     }
     Ok(())

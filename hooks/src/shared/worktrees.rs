@@ -1,6 +1,7 @@
 //! Judging `worktrees/` and the entries in it. See [`super::entries`] for what is judged and what never is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -50,11 +51,15 @@ pub(super) fn judge(
     let base = git_dir.path().join("worktrees");
     let Joined { present, missing } = join(&items, &area.entries);
     let moved = moved(&base, &present, &missing, top, faults);
+    let in_progress = worktrees.as_ref().map(|worktrees| in_progress(case, worktrees, &present));
+    let in_progress = in_progress.unwrap_or_default();
     // Those that had to be looked into; the others are as their records say.
     let mut seen = Vec::new();
     if let Some(worktrees) = &worktrees {
         for (item, record) in present {
-            if moved.is_empty() || !moved.contains(&base.join(&item.name)) {
+            let handled = in_progress.contains(item.name.as_os_str())
+                || !moved.is_empty() && moved.contains(&base.join(&item.name));
+            if !handled {
                 let result = one(case, area, git_dir, worktrees, item, record, faults);
                 seen.extend(attempt(result, &base.join(&item.name), faults));
             }
@@ -178,39 +183,58 @@ fn one<'a>(
         return Ok(None);
     }
     let Some(dir) = worktrees.child(&item.name)? else { return Ok(None) };
-    if record.is_none() && is_in_progress(case, &dir)? {
-        return Ok(None);
-    }
     let id = id.to_owned();
     let mut seen = Seen { id, record, target: None, changed: !untouched };
     inside(case, area, git_dir, &dir, &mut seen, faults)?;
     Ok(Some(seen))
 }
 
-/// Whether somebody's `git worktree add` or `remove` is at this entry right now: git writes and removes its
+/// New entries that somebody's `git worktree add` or `remove` is at right now: git writes and removes an entry's
 /// files one by one, and marks an entry that it makes as locked, "initializing" (git-worktree(1)). An entry that
-/// stays so, with no git at work on the repository, is judged.
-fn is_in_progress(case: &Case<'_>, dir: &Dir) -> Result<bool, read::Error> {
-    let incomplete = || -> Result<bool, read::Error> {
-        for name in ["gitdir", "commondir", "HEAD"] {
-            if dir.lstat(name)?.is_none() {
-                return Ok(true);
-            }
-        }
-        let locked = dir.read("locked".as_ref(), POINTER_LIMIT).ok().flatten();
-        Ok(locked.is_some_and(|content| content.bytes.trim_ascii() == b"initializing"))
+/// stays so, with no git at work on the repository, is judged. Who is at work is asked for all of them at once:
+/// there may be thousands.
+fn in_progress(
+    case: &Case<'_>,
+    worktrees: &Dir,
+    present: &[(&Item, Option<&EntryRecord>)],
+) -> HashSet<OsString> {
+    // What cannot be looked into is judged like any other entry, and named then. None is kept open meanwhile.
+    let incomplete = |name: &OsString| match worktrees.child(name) {
+        Ok(Some(dir)) => Some(is_incomplete(&dir).unwrap_or(false)),
+        Ok(None) => None,
+        Err(_) => Some(false),
     };
+    let new = present.iter().filter(|(item, record)| record.is_none() && item.kind == Kind::Directory);
+    let open: Vec<&OsString> =
+        new.map(|(item, _)| &item.name).filter(|name| incomplete(name) == Some(true)).collect();
+    if open.is_empty() {
+        return HashSet::new();
+    }
+    let mut busy = case.git_works();
+    let mut moving = Vec::new();
+    if !busy {
+        case.wait_once();
+        // Complete by now, or gone: then it was in progress.
+        moving = open.iter().copied().filter(|name| incomplete(name) != Some(true)).collect();
+        busy = case.git_works();
+    }
+    if busy { open } else { moving }.into_iter().cloned().collect()
+}
+
+/// Whether an entry looks as one does that git is making or removing.
+fn is_incomplete(dir: &Dir) -> Result<bool, read::Error> {
     // With these in it git would take the entry for a repository of its own; no git makes them here.
     let armed = ["config", "objects"].iter().any(|name| dir.lstat(name).is_ok_and(|there| there.is_some()));
-    if armed || !incomplete()? {
+    if armed {
         return Ok(false);
     }
-    if case.git_works() {
-        return Ok(true);
+    for name in ["gitdir", "commondir", "HEAD"] {
+        if dir.lstat(name)?.is_none() {
+            return Ok(true);
+        }
     }
-    case.wait_once();
-    // Complete by now, or gone: then it was in progress.
-    Ok(!incomplete()? || dir.stamp().is_ok_and(|stamp| stamp.nlink == 0) || case.git_works())
+    let locked = dir.read("locked".as_ref(), POINTER_LIMIT).ok().flatten();
+    Ok(locked.is_some_and(|content| content.bytes.trim_ascii() == b"initializing"))
 }
 
 /// Judges one entry whole.
@@ -226,7 +250,7 @@ fn inside(
     let survey = survey(dir)?;
     let same = seen.record.is_some_and(|record| dir.stamp().is_ok_and(|stamp| stamp.ino == record.inode));
     case.oddities(dir, &survey, Some(&id), |path, _| same && older(case, dir, path), faults);
-    case.locks(dir, &survey, Some(&id), faults)?;
+    case.locks(dir, &survey, Some(&id))?;
     let stamp = dir.stamp()?;
     if being_removed(case, dir, &stamp, seen) {
         return Ok(());
@@ -248,11 +272,13 @@ fn inside(
 /// Whether git is just removing this entry: it removes the worktree first, and then the entry's files one by one.
 fn being_removed(case: &Case<'_>, dir: &Dir, stamp: &Stamp, seen: &Seen<'_>) -> bool {
     let whole = ["HEAD", "commondir", "gitdir"].iter().all(|name| dir.lstat(name).is_ok_and(|s| s.is_some()));
-    let target = seen.record.and_then(EntryRecord::gitdir);
+    // A new one would have been found in progress.
+    let Some(record) = seen.record else { return false };
+    let target = record.gitdir();
     let target = target.and_then(|gitdir| entry::gitdir_target(dir.path(), &gitdir));
     let alive = target.is_some_and(|target| entry::back_pointer(&target, stamp) == BackPointer::Agrees);
-    let removing = ["worktree", "gc", "maintenance", "prune"];
-    !whole && !alive && removing.iter().any(|name| case.git_at_work(Work::Command(name)) != Answer::Nobody)
+    let removing = Work::Commands(&["worktree", "gc", "maintenance", "prune"]);
+    !whole && !alive && case.git_at_work(removing) != Answer::Nobody
 }
 
 /// Whether this and every directory above it were there before the turn: renaming a directory into place
