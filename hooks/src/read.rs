@@ -468,6 +468,14 @@ pub fn lstat(path: &Path) -> Result<Option<Stamp>, Error> {
     }
 }
 
+/// When what lies at this path was made, in nanoseconds since the epoch; `None` where the file system does not
+/// say (statx(2), `stx_btime`).
+#[must_use]
+pub fn born(path: &Path) -> Option<i64> {
+    let made = path.symlink_metadata().ok()?.created().ok()?;
+    i64::try_from(made.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos()).ok()
+}
+
 /// What lies at this path, symlinks followed; `None` where nothing does or where it cannot be reached.
 #[must_use]
 pub fn stat(path: &Path) -> Option<Stamp> {

@@ -87,6 +87,14 @@ pub enum Error {
         /// The directory that is protected.
         directory: PathBuf,
     },
+    /// Nothing of a session is ever put into a checkout.
+    #[error("worktree root {root} lies in the checkout {checkout}: take a directory beside it")]
+    InCheckout {
+        /// The root, resolved.
+        root: PathBuf,
+        /// The checkout.
+        checkout: PathBuf,
+    },
     /// The bookkeeping of a repository.
     #[error("worktree root {root} lies inside the git dir {git_dir}")]
     InGitDir {
@@ -175,6 +183,18 @@ const HOME: &[(&str, &str)] = &[
     (".dotnet", PROGRAMS),
     (".gem", PROGRAMS),
     (".krew", PROGRAMS),
+    (".cache", "programs keep there what they run (pre-commit, ccache, language servers)"),
+    (".conda", PROGRAMS),
+    ("miniconda3", PROGRAMS),
+    ("anaconda3", PROGRAMS),
+    ("miniforge3", PROGRAMS),
+    (".venv", PROGRAMS),
+    ("venv", PROGRAMS),
+    (".virtualenvs", PROGRAMS),
+    ("node_modules", PROGRAMS),
+    (".fzf", PROGRAMS),
+    (".gradle", PROGRAMS),
+    (".m2", PROGRAMS),
     ("snap", PROGRAMS),
     (".var", PROGRAMS),
     ("Applications", PROGRAMS),
@@ -272,8 +292,13 @@ fn place(root: &Path, context: &Context) -> Result<(), Error> {
     }
     let git_dir = context.common_dir.iter().find(|dir| root.starts_with(resolved(dir))).cloned();
     let any = || root.ancestors().find(|path| is_git_dir(path)).map(Path::to_owned);
-    match git_dir.or_else(any) {
-        Some(git_dir) => Err(Error::InGitDir { root: owned(), git_dir }),
+    if let Some(git_dir) = git_dir.or_else(any) {
+        return Err(Error::InGitDir { root: owned(), git_dir });
+    }
+    // A home that is a checkout itself (of one's dotfiles) says nothing about what lies in it.
+    let checkout = root.ancestors().take_while(|path| *path != home).find(|path| has(path, ".git"));
+    match checkout {
+        Some(checkout) => Err(Error::InCheckout { root: owned(), checkout: checkout.to_owned() }),
         None => Ok(()),
     }
 }
@@ -286,9 +311,12 @@ fn resolved(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
+fn has(path: &Path, name: &str) -> bool {
+    path.join(name).symlink_metadata().is_ok()
+}
+
 fn is_git_dir(path: &Path) -> bool {
-    let has = |name: &str| path.join(name).symlink_metadata().is_ok();
-    has("HEAD") && (has("commondir") || (has("objects") && has("refs")))
+    has(path, "HEAD") && (has(path, "commondir") || (has(path, "objects") && has(path, "refs")))
 }
 
 /// The root must not be writable by others, and nobody else may be able to put something in its place.
@@ -426,7 +454,19 @@ mod tests {
         create_dir_all(p.root.join("bare.git/refs")).unwrap();
         std::fs::write(p.root.join("bare.git/HEAD"), "ref: refs/heads/main\n").unwrap();
         assert!(matches!(p.judge("bare.git/objects/x"), Err(Error::InGitDir { .. })));
-        assert!(p.judge("r").is_ok(), "the checkout itself is not its git dir");
+    }
+
+    #[test]
+    fn the_inside_of_a_checkout_is_refused() {
+        let p = place();
+        create_dir_all(p.root.join("r/sub")).unwrap();
+        for name in ["r", "r/sub"] {
+            assert!(matches!(p.judge(name), Err(Error::InCheckout { .. })), "{name}");
+        }
+        // A home that is a repository of one's dotfiles is no checkout of anything else.
+        create_dir_all(p.root.join("u/home/.git")).unwrap();
+        create_dir_all(p.root.join("u/home/worktrees")).unwrap();
+        assert!(p.judge("u/home/worktrees").is_ok());
     }
 
     #[test]

@@ -114,7 +114,11 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
             // Others may be making the same; then it is judged as one that was there.
             let parent = path.parent().ok_or(error)?;
             fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-            private_dir(path)
+            match fs::DirBuilder::new().mode(0o700).create(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => private_dir(path),
+                // Once more the same answer although the parent is there, as in /proc: nothing can be made here.
+                other => other,
+            }
         }
         Err(error) => Err(error),
     }

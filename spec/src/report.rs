@@ -18,6 +18,24 @@ pub enum Status {
     NotEnforced,
 }
 
+/// The rules that coverage and `fallback` name.
+pub const RULES: [&str; 14] = [
+    "docker.socket",
+    "git.protection",
+    "hide",
+    "home",
+    "limits.cpus",
+    "limits.home",
+    "limits.memory",
+    "limits.pids",
+    "network",
+    "processes",
+    "root",
+    "sockets",
+    "sockets.abstract",
+    "workspace",
+];
+
 /// One rule's coverage: what was asked for and what this executor gives on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {

@@ -280,6 +280,17 @@ fn a_state_directory_that_cannot_be_written(place: &Place) {
     refused(place, &["state"]);
 }
 
+fn a_state_directory_where_nothing_can_be_made(place: &Place) {
+    let workspace = place.make("home/w");
+    for base in ["/proc", "/proc/self", "/sys"] {
+        let outcome = place.turn(&workspace).env("XDG_STATE_HOME", base).sh("touch ran").run();
+        outcome.expect_refusal(&["state directory"]);
+        let mut check = place.command(codeoid_tests::shim());
+        check.args(["session", "open"]).env("XDG_STATE_HOME", base).current_dir(&workspace);
+        assert_eq!(place.finish(check).code(), 125, "{base}");
+    }
+}
+
 fn a_full_disk(place: &Place) {
     if !Requires::Root.met() {
         return;
@@ -373,6 +384,7 @@ each_identity! {
     a_state_directory_of_somebody_else,
     a_state_directory_that_is_a_symbolic_link_or_a_file,
     a_state_directory_that_cannot_be_written,
+    a_state_directory_where_nothing_can_be_made,
     a_full_disk,
     a_report_that_cannot_be_written,
     a_home_that_is_not_one,

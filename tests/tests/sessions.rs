@@ -49,6 +49,81 @@ fn a_session_is_opened_shown_listed_forked_and_closed(place: &Place) {
     assert_eq!(outcome.expect_ok().out(), "", "the home layer of a closed session is gone: {outcome}");
 }
 
+fn a_fork_needs_a_name_of_its_own_and_a_session_to_fork(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    shim(place, &repo.workspace, &["session", "open", "--session", "one"]).expect_ok();
+    let same = shim(place, &repo.workspace, &["session", "fork", "one", "one"]);
+    assert_eq!((same.code(), same.err().contains("another name")), (125, true), "{same}");
+    let nobody = shim(place, &repo.workspace, &["session", "fork", "nobody", "two"]);
+    assert_eq!((nobody.code(), nobody.err().contains("no such session")), (125, true), "{nobody}");
+    let left = shim(place, &repo.workspace, &["session", "close", "nobody"]);
+    assert_eq!(left.code(), 125, "the refused fork left a session: {left}");
+    // The fork knows its own folder before its first turn.
+    let fork = shim(place, &repo.workspace, &["session", "fork", "one", "two", "--json"]);
+    let opened = shim(place, &repo.workspace, &["session", "open", "--session", "two", "--json"]);
+    assert_eq!(fork.json()["prompt"], opened.json()["prompt"]);
+    assert!(fork.json()["prompt"].as_str().unwrap().contains("two-"), "{fork}");
+}
+
+fn what_the_owner_s_file_forbids_is_the_owner_s_to_allow(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let config = |text: &str| place.write("home/.codeoid/config.json", text);
+    let turn = |options: &[&str]| place.turn(&repo.workspace).options(options.iter().copied()).sh("true");
+    config(r#"{"sandbox": {"network": {"mode": "off"}, "home": "hidden"}}"#);
+    turn(&["--network", "host"]).run().expect_refusal(&["widen", "network", "off"]);
+    turn(&["--home", "overlay"]).run().expect_refusal(&["widen", "home", "hidden"]);
+    turn(&[])
+        .env("CODEOID_SANDBOX_NETWORK", "host")
+        .run()
+        .expect_refusal(&["widen", "CODEOID_SANDBOX_NETWORK"]);
+    turn(&["--network", "off", "--home", "hidden"]).run().expect_ok();
+    turn(&["--network", "host", "--confirm-widening"]).run().expect_ok();
+    assert!(audit(place).iter().any(|line| line["event"] == "session.sandbox_widened"));
+    // Stricter than the file is nobody's business.
+    config(r#"{"sandbox": {"network": {"mode": "host"}}}"#);
+    turn(&["--network", "off", "--home", "hidden"]).run().expect_ok();
+}
+
+fn a_protection_that_is_not_there_is_not_taken_for_another(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let turn = || place.turn(&repo.workspace).sh("true");
+    turn().options(["--git-protection", "shadow"]).run().expect_refusal(&["git.protection", "shadow"]);
+    let weaker =
+        r#"{"sandbox": {"git": {"protection": "shadow"}, "fallback": {"git.protection": "weaker"}}}"#;
+    place.write("home/.codeoid/config.json", weaker);
+    let outcome = turn().run();
+    let said = |list: &Value| {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .any(|text| text.as_str().unwrap().starts_with("git.protection: not enforced"))
+    };
+    assert!(said(&outcome.expect_ok().report()["limits"]), "{outcome}");
+    let lines = audit(place);
+    let started = lines.iter().rfind(|line| line["event"] == "turn.started").expect("it started");
+    assert!(said(&started["detail"]["weaker"]), "{started}");
+    turn().options(["--git-protection", "shared"]).run().expect_refusal(&["widen", "shadow"]);
+}
+
+fn limits_that_no_cgroup_can_hold_are_weaker_where_the_owner_accepts_it(place: &Place) {
+    if place.identity().uid().is_root() {
+        return;
+    }
+    let workspace = place.make("home/w");
+    place.write(
+        "home/.codeoid/config.json",
+        r#"{"sandbox": {"fallback": {"limits.memory": "weaker", "limits.pids": "weaker", "limits.cpus": "weaker"}}}"#,
+    );
+    for executor in ["libcontainer", "bwrap"] {
+        let options = ["--executor", executor, "--memory", "64M", "--pids", "30", "--cpus", "0.5"];
+        let program = "import os\ntry: bytearray(100 << 20); print('memory')\nexcept MemoryError: pass\n\
+                       made = 0\ntry:\n    for i in range(60):\n        if os.fork() == 0: os.execlp('sleep', 'sleep', '5')\n\
+                       \x20       made += 1\nexcept OSError: pass\nprint('pids' if made == 60 else 'held')";
+        let outcome = place.turn(&workspace).options(options).python(program, &[]).run();
+        assert_eq!(outcome.expect_ok().out(), "held", "{outcome}");
+    }
+}
+
 fn a_session_that_is_running_is_not_closed(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let mut running = place.turn(&repo.workspace).sh("echo ready; read go; echo x >~/x && cat ~/x").spawn();
@@ -198,6 +273,10 @@ for kind, options in [(b'cgroup', b'memory'), (b'cgroup', b'pids'), (b'cgroup2',
 }
 
 each_identity! {
+    a_fork_needs_a_name_of_its_own_and_a_session_to_fork,
+    what_the_owner_s_file_forbids_is_the_owner_s_to_allow,
+    a_protection_that_is_not_there_is_not_taken_for_another,
+    limits_that_no_cgroup_can_hold_are_weaker_where_the_owner_accepts_it,
     a_session_is_opened_shown_listed_forked_and_closed,
     a_session_that_is_running_is_not_closed,
     sessions_that_there_are_not,

@@ -131,6 +131,9 @@ impl<'a> Case<'a> {
             return;
         }
         let held = held(&locks.iter().map(|lock| (lock.stamp.dev, lock.stamp.ino)).collect());
+        // Whoever has just closed one is about to rename it.
+        std::thread::sleep(SECOND_LOOK);
+        locks.retain(|lock| read::lstat(&lock.path).is_ok_and(|now| now.as_ref() == Some(&lock.stamp)));
         for Lock { path, stamp, entry } in locks {
             let fault = match &held {
                 Some(held) if held.contains(&(stamp.dev, stamp.ino)) => continue,

@@ -27,7 +27,7 @@ use crate::tree::{self, Keep};
 pub(crate) const SUFFIX: &str = ".codeoid-restore";
 /// How often git's own lock on a file is asked for.
 const LOCK_TRIES: u32 = 20;
-/// How long is waited between two tries, and before a lock is taken for abandoned.
+/// How long is waited between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why something could not be put right.
@@ -244,8 +244,6 @@ fn allow(base: &Path, path: &Path) -> Result<(), Error> {
 
 fn unlock(path: &Path, stamp: &Stamp) -> Result<(), Error> {
     let Some((dir, name)) = parent(path)? else { return Ok(()) };
-    // Whoever has just closed it is about to rename it.
-    std::thread::sleep(PAUSE);
     if dir.lstat(name)?.as_ref() != Some(stamp) {
         return Ok(());
     }

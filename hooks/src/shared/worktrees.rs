@@ -50,7 +50,7 @@ pub(super) fn judge(
     };
     let base = git_dir.path().join("worktrees");
     let Joined { present, missing } = join(&items, &area.entries);
-    let moved = moved(&base, &present, &missing, top, faults);
+    let moved = moved(&base, &present, &missing, top, case.taken(), faults);
     let in_progress = worktrees.as_ref().map(|worktrees| in_progress(case, worktrees, &present));
     let in_progress = in_progress.unwrap_or_default();
     // Those that had to be looked into; the others are as their records say.
@@ -103,6 +103,7 @@ fn moved(
     present: &[(&Item, Option<&EntryRecord>)],
     missing: &[&EntryRecord],
     top: &Survey,
+    baseline: i64,
     faults: &mut Vec<Fault>,
 ) -> Vec<PathBuf> {
     let strange = |item: &Item, record: Option<&EntryRecord>| {
@@ -125,6 +126,10 @@ fn moved(
     let mut handled = Vec::new();
     for (record, taken) in homeless {
         let Some(from) = strangers.get(&record.inode) else { continue };
+        // A number that was free again: this one was made since.
+        if read::born(from).is_some_and(|born| born > baseline) {
+            continue;
+        }
         let home = base.join(&record.id);
         // Its owner may have renamed it, and told the worktree so.
         let told =

@@ -440,3 +440,25 @@ fn files_where_directories_belong() {
     assert_eq!(kinds(&checked(&s, &baseline)), ["entry-deleted", "entry-replaced"]);
     s.git("feat", ["reset", "-q"]);
 }
+
+/// More entries than a process may hold files open, each with a lock in it: who is at work is asked once for all
+/// of them, not for each.
+#[test]
+fn very_many_planted_entries_are_judged_in_one_go() {
+    const COUNT: usize = 900;
+    let s = usual();
+    let baseline = capture(&s, "repo");
+    for number in 0..COUNT {
+        s.write(format!("repo/.git/worktrees/e{number}/gitdir"), "x\n");
+        s.write(format!("repo/.git/worktrees/e{number}/index.lock"), "");
+    }
+    let (soft, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    let limit = |soft| nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, soft, hard);
+    limit(256).unwrap();
+    let findings = checked(&s, &baseline);
+    limit(soft).unwrap();
+    let of = |kind: &str| findings.iter().filter(|finding| finding.kind == kind).count();
+    assert_eq!(of("entry-commondir-changed"), COUNT);
+    assert_eq!(of("lock-left-behind"), COUNT);
+    assert!(checked(&s, &baseline).is_empty(), "a second check finds nothing");
+}

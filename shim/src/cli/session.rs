@@ -155,6 +155,11 @@ impl Sessions {
             }
             What::Fork { from, to, json } => {
                 let source = Session::new(&host.state, &from);
+                if from == to {
+                    return Err(Failure::new(format!("fork session {from}"), "a fork needs another name"));
+                }
+                // Before its lock, which would make its directory.
+                source.record()?.ok_or_else(|| unknown(&from))?;
                 let _source_lock = source.lock()?;
                 let record = source.record()?.ok_or_else(|| unknown(&from))?;
                 if source.is_alive() {
@@ -171,6 +176,8 @@ impl Sessions {
                 let mut forked = Record::new(to);
                 forked.forked_from = Some(from);
                 forked.workspace.clone_from(&record.workspace);
+                forked.repository.clone_from(&record.repository);
+                forked.worktree_folders = turn::forked_folders(&record, &forked.session);
                 lock.write(&forked)?;
                 let detail = serde_json::json!({ "forked_from": record.session });
                 audit::append(&host.state, Event::SessionOpened, Some(&forked.session), None, None, detail)?;

@@ -79,10 +79,14 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
         list.push(missing("docker.socket", "Docker access is not available in this version"));
     }
     if let Some(guard) = &plan.guard {
-        list.push(Coverage {
-            rule: "git.protection".to_owned(),
-            status: Status::Enforced,
-            why: format!("{}: see docs/sandbox.md for what that covers", guard.protection.as_str()),
+        list.push(if policy.protection.value == guard.protection {
+            enforced(
+                "git.protection",
+                &format!("{}: see docs/sandbox.md for what that covers", guard.protection.as_str()),
+            )
+        } else {
+            let asked = policy.protection.value.as_str();
+            missing("git.protection", &format!("{asked} is not available in this version"))
         });
     }
     if policy.home_limit.is_some() {

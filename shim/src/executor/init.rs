@@ -15,6 +15,7 @@ use ::libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, Ex
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::pty::Winsize;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::sys::stat::Mode;
@@ -56,10 +57,34 @@ pub struct Wiring {
     pub window: Option<(u16, u16)>,
     /// The command's umask.
     pub umask: Option<u32>,
+    /// What stands for limits that no cgroup can hold here.
+    pub rlimits: Rlimits,
     /// The system call filter as a program, if nobody has loaded it before.
     pub filter: Option<Vec<u8>>,
     /// Whether connections to abstract sockets outside are to be refused by Landlock.
     pub scope_abstract: bool,
+}
+
+/// Limits of each process by itself, or of its user (getrlimit(2)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rlimits {
+    /// The address space of each process, in bytes (`RLIMIT_AS`).
+    pub memory: Option<u64>,
+    /// The processes of the user namespace (`RLIMIT_NPROC`; before Linux 5.14: of the user).
+    pub pids: Option<u64>,
+}
+
+impl Rlimits {
+    fn set(self) -> nix::Result<()> {
+        for (resource, limit) in [(Resource::RLIMIT_AS, self.memory), (Resource::RLIMIT_NPROC, self.pids)] {
+            if let Some(limit) = limit {
+                // Never above what the caller has.
+                let (_, hard) = getrlimit(resource)?;
+                setrlimit(resource, limit.min(hard), limit.min(hard))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The argument after which this program, run again as process 1 by a runtime that knows no init, is init.
@@ -228,6 +253,10 @@ impl Init {
                 send(&Message::InitFailed { step: "dup2".to_owned(), errno: Errno::last_raw() });
                 process::exit_now(125);
             }
+        }
+        if let Err(errno) = self.wiring.rlimits.set() {
+            send(&Message::InitFailed { step: "setrlimit".to_owned(), errno: errno as i32 });
+            process::exit_now(125);
         }
         process::reset_signal_actions();
         let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
@@ -403,6 +432,7 @@ mod tests {
                 terminal: [false; 3],
                 window: None,
                 umask: None,
+                rlimits: Rlimits::default(),
                 filter: None,
                 scope_abstract: false,
             },

@@ -28,7 +28,7 @@ use crate::session::Shared;
 use crate::supervise::Running;
 use crate::sys::{self, process};
 use engine::{Engine, Runtime};
-use init::{Init, Wiring};
+use init::{Init, Rlimits, Wiring};
 
 /// The Landlock ABI that can scope abstract sockets (Linux 6.12).
 pub const LANDLOCK_SCOPE: i32 = 6;
@@ -107,6 +107,8 @@ pub struct Start<'a> {
     pub join: Option<Shared>,
     /// The cgroups of the turn's limits: files that take a `0`.
     pub cgroups: Vec<PathBuf>,
+    /// What stands for limits that no cgroup can hold here.
+    pub rlimits: Rlimits,
     /// The bundle's system call filter as a program.
     pub filter: Option<Vec<u8>>,
     /// What starts the sandbox.
@@ -143,6 +145,7 @@ impl Start<'_> {
             terminal,
             window,
             umask: process.user().umask(),
+            rlimits: self.rlimits,
             filter: in_init,
             scope_abstract: network == "host" && sys::landlock_abi() >= LANDLOCK_SCOPE,
         };

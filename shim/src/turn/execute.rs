@@ -12,6 +12,7 @@ use oci_spec::runtime::Spec;
 
 use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
+use crate::executor::init::Rlimits;
 use crate::executor::{self, Choice};
 use crate::seccomp;
 use crate::session::{self, Locked, Neighbours, Session};
@@ -47,6 +48,8 @@ pub struct Executed {
     pub exit: Exit,
     /// Why the command could not be executed, if so: errno.
     pub exec_error: Option<i32>,
+    /// Limits that are weaker than asked for, in sentences.
+    pub weaker: Vec<String>,
     /// What was noticed while it ran, in sentences.
     pub warnings: Vec<String>,
 }
@@ -54,19 +57,19 @@ pub struct Executed {
 impl Execution<'_> {
     /// Runs the bundle. Two things are done on the way, with the session's lock held: `before` anything is
     /// mounted (it is told whether another turn of the session is running), and `beside` the engine, while that
-    /// builds the sandbox; the command starts when both are done.
+    /// builds the sandbox (it is told what is weaker about the limits); the command starts when both are done.
     pub fn run(
         self,
         session: &SessionId,
         turn: &TurnId,
         before: impl FnOnce(bool) -> Result<(), Failure>,
-        beside: impl FnOnce(&Locked<'_>) -> Result<(), Failure>,
+        beside: impl FnOnce(&Locked<'_>, &[String]) -> Result<(), Failure>,
     ) -> Result<Executed, Failure> {
         let spec = self.spec;
         let profile = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
         let cache = self.host.runtime.join("layers");
         let filter = profile.map(|profile| seccomp::program(profile, &cache)).transpose()?;
-        let cgroups = cgroups(spec, turn)?;
+        let Limited { cgroups, rlimits, weaker } = limit(spec, turn)?;
         let paths = |name| bundle::paths(spec, name).doing("read the bundle");
         let (pins, absent, masks) = (
             paths(annotation::WATCH_PINS)?,
@@ -116,6 +119,7 @@ impl Execution<'_> {
             stage: self.stage,
             join: join.clone(),
             cgroups: cgroups.entrances.clone(),
+            rlimits,
             filter,
             runtime: self.choice.runtime(),
         }
@@ -128,7 +132,7 @@ impl Execution<'_> {
             }
         };
         stop::at("started");
-        if let Err(failure) = beside(&lock) {
+        if let Err(failure) = beside(&lock, &weaker) {
             running.abandon();
             session::unregister(&session, turn);
             return Err(failure);
@@ -159,7 +163,7 @@ impl Execution<'_> {
         if cgroups.out_of_memory() {
             warnings.push("the memory limit ended a process of the turn".to_owned());
         }
-        Ok(Executed { exit: ended.exit, exec_error: ended.exec_error, warnings })
+        Ok(Executed { exit: ended.exit, exec_error: ended.exec_error, weaker, warnings })
     }
 }
 
@@ -180,18 +184,63 @@ impl Executed {
     }
 }
 
-fn cgroups(spec: &Spec, turn: &TurnId) -> Result<Cgroups, Failure> {
+/// How a turn's limits are held.
+#[derive(Default)]
+struct Limited {
+    cgroups: Cgroups,
+    rlimits: Rlimits,
+    /// What is weaker, in sentences.
+    weaker: Vec<String>,
+}
+
+/// Makes the cgroups that the limits ask for. A limit that cannot be had this way, and that the owner accepts to
+/// be weaker, is left to an rlimit, as far as there is one for it.
+fn limit(spec: &Spec, turn: &TurnId) -> Result<Limited, Failure> {
+    let mut limited = Limited::default();
     let Some(resources) = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref()) else {
-        return Ok(Cgroups::default());
+        return Ok(limited);
     };
+    let accepted = bundle::strings(spec, annotation::FALLBACK).doing("read the bundle")?;
     let hierarchies = Hierarchies::read().doing("look at the cgroups of this host")?;
-    Cgroups::make(resources, turn, &hierarchies).map_err(|error| {
-        Failure::new(format!("rule {}", error.rule), format!("it cannot be enforced here: {}", error.why))
-            .hint(
-                "drop the limit, or start codeoid-shim in a cgroup of yours: `systemd-run --user --scope -p \
-             Delegate=yes …`",
+    let mut resources = resources.clone();
+    loop {
+        let error = match Cgroups::make(&resources, turn, &hierarchies) {
+            Ok(cgroups) => {
+                limited.cgroups = cgroups;
+                return Ok(limited);
+            }
+            Err(error) => error,
+        };
+        if !accepted.iter().any(|rule| rule == error.rule) {
+            return Err(Failure::new(
+                format!("rule {}", error.rule),
+                format!("it cannot be enforced here: {}", error.why),
             )
-    })
+            .hint(
+                "drop the limit, start codeoid-shim in a cgroup of yours (`systemd-run --user --scope -p \
+                 Delegate=yes …`), or accept less with \"fallback\" in the configuration file",
+            ));
+        }
+        let instead = match error.rule {
+            "limits.memory" => {
+                let limit = resources.memory().as_ref().and_then(|memory| memory.limit());
+                limited.rlimits.memory = limit.and_then(|bytes| u64::try_from(bytes).ok());
+                resources.set_memory(None);
+                "weaker (no cgroup can be made: each process by itself may use so much address space)"
+            }
+            "limits.pids" => {
+                let limit = resources.pids().as_ref().map(|pids| pids.limit());
+                limited.rlimits.pids = limit.and_then(|count| u64::try_from(count).ok());
+                resources.set_pids(None);
+                "weaker (no cgroup can be made: the turns of the session may have so many processes together)"
+            }
+            _ => {
+                resources.set_cpu(None);
+                "not enforced (no cgroup can be made)"
+            }
+        };
+        limited.weaker.push(format!("{}: {instead}", error.rule));
+    }
 }
 
 fn sentence(alarm: &Alarm) -> String {

@@ -37,7 +37,7 @@ use crate::{audit, layers, widening};
 
 pub use oci::run_bundle;
 pub use planned::Planned;
-pub use sessions::{check_repository, close_session, open_session};
+pub use sessions::{check_repository, close_session, forked_folders, open_session};
 pub use written::write_bundle;
 
 use execute::{Executed, Execution};
@@ -64,7 +64,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     let plan = opened.planned.plan.clone();
     let attempt = opened.bundle().and_then(|spec| {
         let built = started.elapsed();
-        let executed = opened.execute(&spec, &choice, &signals, policy.quiet, &widened)?;
+        let executed = opened.execute(&spec, &choice, &signals, policy.quiet, &weaker, &widened)?;
         Ok((executed, built, started.elapsed()))
     });
 
@@ -77,6 +77,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     let outcome = opened.finish();
     stop::at("cleaned");
     let (executed, built, ran) = attempt?;
+    let weaker: Vec<String> = weaker.into_iter().chain(executed.weaker.iter().cloned()).collect();
     let (mut outcome, unfinished) = outcome;
     if let Some(failure) = unfinished {
         // The command's own end is still to be told; what is left is finished at the next start.
@@ -207,6 +208,7 @@ impl Opened {
         choice: &Choice,
         signals: &Signals,
         quiet: bool,
+        weaker: &[String],
         widened: &[String],
     ) -> Result<Executed, Failure> {
         let Planned { host, plan } = &self.planned;
@@ -253,7 +255,7 @@ impl Opened {
             Ok(())
         };
         let journal = &self.journal;
-        let beside = |lock: &Locked<'_>| {
+        let beside = |lock: &Locked<'_>, limits: &[String]| {
             if let Some(taken) = record(plan, journal, spec)? {
                 let _ = baseline.set(taken);
             }
@@ -263,7 +265,11 @@ impl Opened {
                 let event = Event::SandboxWidened;
                 audit::append(&state, event, Some(&plan.session), Some(&plan.turn), repository, detail)?;
             }
-            let detail = serde_json::json!({ "command": plan.command, "workspace": plan.workspace });
+            let mut detail = serde_json::json!({ "command": plan.command, "workspace": plan.workspace });
+            let weaker: Vec<&String> = weaker.iter().chain(limits).collect();
+            if !weaker.is_empty() {
+                detail["weaker"] = serde_json::json!(weaker);
+            }
             let event = Event::TurnStarted;
             audit::append(&state, event, Some(&plan.session), Some(&plan.turn), repository, detail)
         };

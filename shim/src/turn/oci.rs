@@ -55,7 +55,7 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
         quiet: false,
         on_loss: Box::new(|| ()),
     };
-    let executed = execution.run(&session, &turn, |_| Ok(()), |_| Ok(()));
+    let executed = execution.run(&session, &turn, |_| Ok(()), |_, _| Ok(()));
     // The repository by the baseline in the bundle, then what this run made.
     let checked = finish::bundle(&dir, &host.state, Some(&session)).doing("check the repository");
     let cleaned = finish::finish(journal, &host.state, None).doing("clean up");

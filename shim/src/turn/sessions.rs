@@ -70,6 +70,13 @@ fn fill(record: &mut Record, plan: &Plan) {
     }
 }
 
+/// The folders for worktrees that a fork of a session will have: in the same places, under its own name.
+pub fn forked_folders(record: &Record, fork: &SessionId) -> Vec<PathBuf> {
+    let Some(common_dir) = &record.repository else { return Vec::new() };
+    let name = fork.worktree_folder(common_dir);
+    record.worktree_folders.iter().map(|folder| folder.with_file_name(&name)).collect()
+}
+
 /// Judges the repository around a directory against git's own layout, with every entry looked at.
 pub fn check_repository(
     host: &Host,

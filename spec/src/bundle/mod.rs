@@ -44,6 +44,8 @@ pub mod annotation {
     pub const GIT_PROTECTION: &str = "dev.codeoid.git.protection";
     /// Wall-clock limit in milliseconds.
     pub const TIMEOUT: &str = "dev.codeoid.timeout-ms";
+    /// Rules that the owner accepts to be weaker, as a JSON array.
+    pub const FALLBACK: &str = "dev.codeoid.fallback";
     /// Which network: `host`, `off`, `allowlist`.
     pub const NETWORK: &str = "dev.codeoid.network";
     /// Paths whose mask lies on a path that the host may replace, as a JSON array: to be watched.
@@ -311,6 +313,9 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
     if let Some(timeout) = &plan.limits.timeout {
         put(annotation::TIMEOUT, timeout.value.as_millis().to_string());
     }
+    if !plan.fallback.is_empty() {
+        put(annotation::FALLBACK, serde_json::Value::from(plan.fallback.clone()).to_string());
+    }
     let lines = |paths: &mut dyn Iterator<Item = &PathBuf>| -> Result<Option<String>, Error> {
         let list = paths.map(|path| utf8(path)).collect::<Result<Vec<_>, _>>()?;
         Ok((!list.is_empty()).then(|| serde_json::Value::from(list).to_string()))
@@ -366,6 +371,14 @@ pub fn ids(spec: &Spec) -> Result<(u32, u32), Error> {
 /// # Errors
 /// When it is not a JSON array of strings.
 pub fn paths(spec: &Spec, name: &'static str) -> Result<Vec<PathBuf>, Error> {
+    Ok(strings(spec, name)?.into_iter().map(PathBuf::from).collect())
+}
+
+/// A list of strings in an annotation; empty where there is none.
+///
+/// # Errors
+/// When it is not a JSON array of strings.
+pub fn strings(spec: &Spec, name: &'static str) -> Result<Vec<String>, Error> {
     annotation(spec, name)
         .map_or(Ok(Vec::new()), |text| serde_json::from_str(text).map_err(|_| Error::Annotation(name)))
 }

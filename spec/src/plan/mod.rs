@@ -67,6 +67,8 @@ pub struct Plan {
     pub network: Sourced<Network>,
     /// Limits.
     pub limits: Limits,
+    /// Rules that the owner accepts to be weaker where this host cannot enforce them.
+    pub fallback: Vec<String>,
     /// Git's part.
     pub guard: Option<Guard>,
     /// Which executor was asked for.

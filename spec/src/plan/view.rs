@@ -88,6 +88,7 @@ pub(super) fn build(
             pids: policy.pids.clone(),
             timeout: policy.timeout.clone(),
         },
+        fallback: policy.fallback.keys().cloned().collect(),
         guard: request.guard,
         executor: policy.executor.clone(),
         terminal: host.terminal,
@@ -680,7 +681,9 @@ impl View<'_> {
         self.masked.dedup();
         let masked = std::mem::take(&mut self.masked);
         self.watched.clone_from(&masked);
-        self.masked = masked.into_iter().filter(|path| self.tree.exists(path)).collect();
+        // No mount can lie on a symbolic link; what it leads to is hidden under its own name.
+        let link = |path: &PathBuf| matches!(self.tree.node(path), Some(Node::Link(_)));
+        self.masked = masked.into_iter().filter(|path| self.tree.exists(path) && !link(path)).collect();
     }
 
     /// The command has to be able to stand in the workspace.

@@ -40,6 +40,17 @@ pub const CONFIG_FILE: &str = ".codeoid/config.json";
 /// How git's bookkeeping is protected where nobody says otherwise.
 pub const DEFAULT_PROTECTION: Protection = Protection::Shared;
 
+/// What the owner's configuration file says of what only its owner may weaken (DESIGN §6).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The network.
+    pub network: Option<Network>,
+    /// What is seen of the home.
+    pub home: Option<Home>,
+    /// How git's bookkeeping is protected.
+    pub protection: Option<Protection>,
+}
+
 /// What a turn may do, as written: one value for each option, with the place where it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
@@ -51,6 +62,8 @@ pub struct Policy {
     pub executor: Sourced<Executor>,
     /// The image that the docker executor runs the turn in.
     pub image: Option<Sourced<String>>,
+    /// What the owner's file says, whatever else is said.
+    pub owner: Owner,
     /// Which network the turn has.
     pub network: Sourced<Network>,
     /// The destinations that [`Network::Allowlist`] lets through: `host` or `host:port`, in lower case.

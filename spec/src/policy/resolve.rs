@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use super::error::Error;
 use super::layer::{Layer, List};
 use super::value::{DockerSocket, Executor, Home, Network, ReportTarget, expand};
-use super::{DEFAULT_PROTECTION, DEFAULT_SESSION, Policy};
+use super::{DEFAULT_PROTECTION, DEFAULT_SESSION, Owner, Policy};
 use crate::origin::Sourced;
 
 /// Where relative paths and `~` lead.
@@ -84,7 +84,13 @@ pub fn resolve(
     fallback.extend(environment.fallback);
     fallback.extend(flags.fallback);
 
+    let owner = Owner {
+        network: file.network.as_ref().map(|network| network.value),
+        home: file.home.as_ref().map(|home| home.value),
+        protection: file.protection.as_ref().map(|protection| protection.value),
+    };
     Ok(Policy {
+        owner,
         session: one!(session, DEFAULT_SESSION.parse().expect("it is made of letters")),
         workspace: context.path(one!(workspace, context.cwd.clone()))?,
         executor: one!(executor, Executor::Auto),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::destination::DestinationFault;
 use crate::git::Protection;
 use crate::id;
+use crate::report::RULES;
 
 /// The longest path that Linux takes in one call, in bytes without the final NUL (`PATH_MAX`, limits.h).
 pub const MAX_PATH: usize = 4095;
@@ -131,7 +132,7 @@ pub enum Error {
         given: String,
     },
     /// Not the name of a rule.
-    #[error("{given} is not the name of a rule; allowed are letters, digits, '-', '.' and '_'")]
+    #[error("{given} is not the name of a rule; allowed are {}", RULES.join(", "))]
     Rule {
         /// What was written.
         given: String,
@@ -420,14 +421,9 @@ pub fn image(text: &str) -> Result<String, Error> {
 /// The name of a rule, as coverage reports it.
 ///
 /// # Errors
-/// Empty, too long, or with another character.
+/// There is no rule of that name.
 pub fn rule(text: &str) -> Result<String, Error> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    if !text.is_empty() && text.len() <= 64 && text.chars().all(allowed) {
-        Ok(text.to_owned())
-    } else {
-        Err(Error::Rule { given: shown(text) })
-    }
+    if RULES.contains(&text) { Ok(text.to_owned()) } else { Err(Error::Rule { given: shown(text) }) }
 }
 
 /// A rule and its fallback, `RULE=weaker`.
