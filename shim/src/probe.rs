@@ -37,6 +37,10 @@ pub fn host(runtime: Option<&Path>) -> Result<Host, Failure> {
         umask: previous.bits(),
         state: StateDir::new(state_dir(variable("XDG_STATE_HOME"), home.as_deref())?),
         runtime: runtime_dir(runtime, uid, variable("XDG_RUNTIME_DIR"), home.as_deref())?,
+        session_runtime: variable("XDG_RUNTIME_DIR")
+            .map(Path::new)
+            .filter(|path| path.is_absolute())
+            .and_then(|path| std::fs::canonicalize(path).ok()),
         home,
         other_home,
         top: top()?,

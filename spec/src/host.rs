@@ -187,6 +187,8 @@ pub struct Host {
     pub runtime: PathBuf,
     /// The names in `/`, with what they are.
     pub top: BTreeMap<String, Node>,
+    /// The caller's own runtime directory (`XDG_RUNTIME_DIR`, its real path), where its session's sockets are.
+    pub session_runtime: Option<PathBuf>,
     /// All mounts, as /proc/self/mountinfo lists them: later ones lie over earlier ones.
     pub mounts: Vec<Mounted>,
     /// The directory below `/run` that `/etc/resolv.conf` leads into, if any.
@@ -266,6 +268,7 @@ mod tests {
             state: StateDir::new(PathBuf::from("/state")),
             runtime: PathBuf::from("/run/x"),
             top: BTreeMap::new(),
+            session_runtime: None,
             mounts: mounts.collect(),
             resolver: None,
             env: Vec::new(),

@@ -71,6 +71,7 @@ fn host(uid: u32, home: &str) -> Host {
             .into(),
         env_refused: Vec::new(),
         terminal: [false; 3],
+        session_runtime: None,
         window: None,
     }
 }

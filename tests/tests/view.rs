@@ -377,6 +377,40 @@ fn hidden_paths_do_not_exist(place: &Place) {
     assert_eq!(fs::read_to_string(place.at("home/w/.env")).unwrap(), "SECRET");
 }
 
+fn what_is_the_kernels_cannot_be_hidden_and_that_is_said(place: &Place) {
+    let workspace = place.make("home/w");
+    for path in ["/proc", "/proc/cpuinfo", "/dev/null"] {
+        place.turn(&workspace).options(["--hide", path]).sh("true").run().expect_refusal(&["hide", path]);
+    }
+}
+
+fn the_command_line_of_the_shim_is_out_of_sight(place: &Place) {
+    let workspace = place.make("home/w");
+    let hidden = name(&place.at("home/merger-plans.txt"));
+    for executor in ["libcontainer", "bwrap"] {
+        let options = ["--executor", executor, "--hide", &hidden];
+        let script =
+            "for file in /proc/*/cmdline; do tr '\\0' ' ' <$file; done 2>/dev/null | grep -c 'merger-[p]lans'";
+        let outcome = place.turn(&workspace).options(options).sh(script).run();
+        assert_eq!(outcome.out(), "0", "{outcome}");
+    }
+}
+
+fn a_runtime_directory_behind_a_symbolic_link_is_the_sandboxs_own(place: &Place) {
+    let workspace = place.make("home/w");
+    let runtime = place.make("outside/rt");
+    let _listener = Listener::at(&runtime.join("bus"));
+    std::os::unix::fs::symlink(&runtime, place.at("outside/link")).unwrap();
+    let bus = name(&runtime.join("bus"));
+    let outcome = place
+        .turn(&workspace)
+        .env("XDG_RUNTIME_DIR", place.at("outside/link"))
+        .called_by(&format!("exec \"${{@:1:1}}\" --root {} \"${{@:2}}\"", name(&place.make("outside/root"))))
+        .sh(&format!("ls {bus}"))
+        .run();
+    assert_ne!(outcome.code(), 0, "{outcome}");
+}
+
 fn a_hidden_path_behind_a_symbolic_link_is_hidden_under_both_names(place: &Place) {
     let workspace = place.make("home/w");
     place.write("home/real/secret", "SECRET");
@@ -516,6 +550,9 @@ fn workspaces_with_difficult_names(place: &Place) {
 }
 
 each_identity! {
+    what_is_the_kernels_cannot_be_hidden_and_that_is_said,
+    the_command_line_of_the_shim_is_out_of_sight,
+    a_runtime_directory_behind_a_symbolic_link_is_the_sandboxs_own,
     nothing_outside_can_be_written,
     the_workspace_is_writable_and_what_write_lists,
     the_mounts_cannot_be_undone_from_inside,

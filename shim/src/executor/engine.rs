@@ -470,6 +470,11 @@ fn hint(error: &Error) -> Option<String> {
         }
     }
     match errno {
+        Errno::ELOOP | Errno::ENOTDIR if matches!(error, Error::Stage(_)) => Some(
+            "if the path lies in the home, the session's home layer has something else there: use another session, \
+             or forget the layer with `codeoid-shim session close`"
+                .to_owned(),
+        ),
         Errno::ENOSYS => Some("Linux 5.12 or later is needed (mount_setattr(2))".to_owned()),
         _ => None,
     }

@@ -142,6 +142,8 @@ impl Init {
         let mounts = open("/proc/self/ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| ("open(/proc/self/ns/mnt)", errno))?;
         let _ = nix::sys::prctl::set_name(c"codeoid-init");
+        // The shim's own options name what is hidden.
+        process::forget_command_line();
         nix::sys::prctl::set_dumpable(false).map_err(|errno| ("prctl(PR_SET_DUMPABLE)", errno))?;
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
             .map_err(|errno| ("prctl(PR_SET_PDEATHSIG)", errno))?;

@@ -31,6 +31,22 @@ pub fn fork_in_init() -> nix::Result<ForkResult> {
     unsafe { nix::unistd::fork() }
 }
 
+/// Overwrites this process's command line as /proc/PID/cmdline shows it to everybody. Nothing happens where the
+/// kernel does not say where it lies (proc_pid_stat(5), `arg_start` and `arg_end`).
+pub fn forget_command_line() {
+    let Ok(text) = std::fs::read_to_string("/proc/self/stat") else { return };
+    // The second field is the name in parentheses, and may hold anything.
+    let Some(rest) = text.rfind(')').map(|end| &text[end + 1..]) else { return };
+    let number = |field: usize| rest.split_ascii_whitespace().nth(field - 3)?.parse::<usize>().ok();
+    let (Some(start), Some(end)) = (number(48), number(49)) else { return };
+    if start == 0 || end <= start || end - start > 16 << 20 {
+        return;
+    }
+    // SAFETY: the kernel placed the arguments there at execve(2), writable, and they are never moved. This is the
+    // only thread, and nobody reads them any more: the standard library hands out copies.
+    unsafe { std::ptr::write_bytes(start as *mut u8, 0, end - start) };
+}
+
 /// pidfd_open(2): a handle on a child that no reuse of its pid can redirect.
 pub fn pidfd_open(pid: Pid) -> Result<OwnedFd> {
     // SAFETY: plain integers.

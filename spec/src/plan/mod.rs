@@ -144,7 +144,7 @@ pub fn workspace(policy: &Policy, host: &Host, tree: &dyn Tree) -> Result<PathBu
 /// Why a directory must not be given to a turn as writable, if it must not.
 #[must_use]
 pub fn never_writable(path: &Path, host: &Host) -> Option<&'static str> {
-    let runtime_dir = host.variable("XDG_RUNTIME_DIR").map(Path::new);
+    let runtime_dir = host.session_runtime.as_deref();
     for fixed in ["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev", "/proc", "/sys"] {
         if path == Path::new(fixed) {
             return Some("everybody's files are in there; a directory below it is fine");
@@ -180,7 +180,7 @@ pub fn never_writable(path: &Path, host: &Host) -> Option<&'static str> {
 /// devices that a sandbox is without by construction, or the state of other sessions.
 #[must_use]
 pub fn never_readable(path: &Path, host: &Host) -> Option<&'static str> {
-    let runtime_dir = host.variable("XDG_RUNTIME_DIR").map(Path::new);
+    let runtime_dir = host.session_runtime.as_deref();
     let around = |fixed: &Path| fixed.starts_with(path);
     if [Path::new("/run"), Path::new("/dev"), Path::new("/proc")].into_iter().any(around) {
         return Some("the sandbox has its own of what is in there; name what you need in it");

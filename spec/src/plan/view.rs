@@ -268,8 +268,7 @@ impl View<'_> {
         let user = format!("/run/user/{}", self.host.uid);
         self.push(user, Kind::Tmpfs { mode: 0o700, devices: false }, "run", "private to the turn", root());
         // Wherever the caller's runtime directory is, its sockets are its session's.
-        let runtime = self.host.variable("XDG_RUNTIME_DIR").map(Path::new);
-        if let Some(real) = runtime.and_then(|path| self.tree.real(path)) {
+        if let Some(real) = self.host.session_runtime.clone() {
             let apart = !real.starts_with("/run") && never_writable(&real, self.host).is_some();
             let above_home = self.host.home.as_ref().is_some_and(|home| home.starts_with(&real));
             if apart && !above_home && real != Path::new("/") {
@@ -455,6 +454,15 @@ impl View<'_> {
         let doubled = self.doubled();
         for (number, asked) in asked.into_iter().chain(secrets.iter().cloned()).enumerate() {
             let mut places = Vec::new();
+            let by_policy = number < self.policy.hide.len();
+            if by_policy && ["/proc", "/dev"].iter().any(|own| asked.value.starts_with(own)) {
+                return Err(Error::Path {
+                    rule: "hide",
+                    path: asked.value,
+                    why: "every sandbox has its own of what is in there".to_owned(),
+                    origin: asked.origin,
+                });
+            }
             for path in self.places(&asked.value, &mut known) {
                 if doubled {
                     let own_home = |alias: &PathBuf| {
