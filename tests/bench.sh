@@ -174,9 +174,10 @@ runtimes() {
     done
 }
 
-# Commands of the user who is measured, in a home of their own.
+# Commands of the user who is measured, with their own home (a turn keeps its changes to it to itself), and all state
+# in the scratch directory.
 as() {
-    local environment=(HOME="$scratch/home" XDG_RUNTIME_DIR="$runtime" XDG_STATE_HOME="$scratch/state"
+    local environment=(HOME="$(getent passwd "$who" | cut -d: -f6)" XDG_RUNTIME_DIR="$runtime" XDG_STATE_HOME="$scratch/state"
         PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin)
     if [ "$who" = "$(id -un)" ]; then
         env -i "${environment[@]}" "$@"

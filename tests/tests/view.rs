@@ -389,8 +389,7 @@ fn the_command_line_of_the_shim_is_out_of_sight(place: &Place) {
     let hidden = name(&place.at("home/merger-plans.txt"));
     for executor in ["libcontainer", "bwrap"] {
         let options = ["--executor", executor, "--hide", &hidden];
-        let script =
-            "for file in /proc/*/cmdline; do tr '\\0' ' ' <$file; done 2>/dev/null | grep -c 'merger-[p]lans'";
+        let script = "for file in /proc/*/cmdline; do tr '\\0' ' ' <$file; done 2>/dev/null | grep -c 'merger-[p]lans'";
         let outcome = place.turn(&workspace).options(options).sh(script).run();
         assert_eq!(outcome.out(), "0", "{outcome}");
     }

@@ -228,6 +228,11 @@ fn limit(spec: &Spec, turn: &TurnId) -> Result<Limited, Failure> {
                 resources.set_memory(None);
                 "weaker (no cgroup can be made: each process by itself may use so much address space)"
             }
+            // uid 0 of the host is above that rlimit (setrlimit(2), RLIMIT_NPROC).
+            "limits.pids" if nix::unistd::geteuid().is_root() => {
+                resources.set_pids(None);
+                "not enforced (no cgroup can be made)"
+            }
             "limits.pids" => {
                 let limit = resources.pids().as_ref().map(|pids| pids.limit());
                 limited.rlimits.pids = limit.and_then(|count| u64::try_from(count).ok());

@@ -61,6 +61,9 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
     let cleaned = finish::finish(journal, &host.state, None).doing("clean up");
     let command = spec.process().as_ref().and_then(|process| process.args().as_ref()?.first().cloned());
     let executed = executed?;
+    for sentence in &executed.weaker {
+        super::say(&format!("warning: {sentence}"));
+    }
     super::say_restored(&checked?.findings);
     let _ = cleaned?;
     executed.code(&command.unwrap_or_default())
