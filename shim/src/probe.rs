@@ -43,6 +43,7 @@ pub fn host(runtime: Option<&Path>) -> Result<Host, Failure> {
             .and_then(|path| std::fs::canonicalize(path).ok()),
         home,
         other_home,
+        sockets: sockets(),
         top: top()?,
         mounts: mounts()?,
         resolver: resolver(),
@@ -138,6 +139,33 @@ fn top() -> Result<BTreeMap<String, Node>, Failure> {
     Ok(top)
 }
 
+/// The sockets of this network namespace that a path leads to. A path that a program gave relative to its own
+/// directory, or that holds a line feed, cannot be told from the list.
+fn sockets() -> Vec<PathBuf> {
+    std::fs::read("/proc/net/unix").map_or(Vec::new(), |text| parse_sockets(&text))
+}
+
+/// Those that wait for a connection, or that take datagrams (proc_net(5), "/proc/net/unix": `Flags`, `Type`).
+fn parse_sockets(text: &[u8]) -> Vec<PathBuf> {
+    const LISTENS: &[u8] = b"00010000";
+    const DATAGRAMS: &[u8] = b"0002";
+    let lines = text.split(|&byte| byte == b'\n').skip(1);
+    let found = lines.filter_map(|line| {
+        // Seven fields, padded with spaces, and behind one more space the name, which may hold spaces itself.
+        let mut rest = line;
+        let mut fields = [&[][..]; 7];
+        for field in &mut fields {
+            rest = rest.trim_ascii_start();
+            let end = rest.iter().position(|&byte| byte == b' ')?;
+            (*field, rest) = rest.split_at(end);
+        }
+        let name = rest.strip_prefix(b" ").filter(|name| name.starts_with(b"/"))?;
+        let [_, _, _, flags, kind, ..] = fields;
+        (flags == LISTENS || kind == DATAGRAMS).then(|| PathBuf::from(OsString::from_vec(name.to_vec())))
+    });
+    found.collect()
+}
+
 /// The mounts of this mount namespace.
 fn mounts() -> Result<Vec<Mounted>, Failure> {
     let text = std::fs::read("/proc/self/mountinfo").doing("read /proc/self/mountinfo")?;
@@ -197,6 +225,19 @@ fn window(terminal: [bool; 3]) -> Option<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_that_can_be_connected_to_are_found() {
+        let text = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 20 /srv/a socket\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 21 /srv/connected\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 22 /srv/log\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 23 @/abstract\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 24 relative/x\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 25\n";
+        let found = parse_sockets(text);
+        assert_eq!(found, ["/srv/a socket", "/srv/log"].map(PathBuf::from));
+    }
 
     #[test]
     fn mountinfo_escapes_are_undone() {

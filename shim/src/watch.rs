@@ -46,26 +46,28 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch over mount points (`pins`), over paths that are not to appear (`absent`), and over hidden paths
-    /// that are masked where they exist (`masks`).
+    /// A watch over mount points (`pins`), over paths that are not to appear (`absent`), over hidden paths that are
+    /// masked where they exist (`masks`, watched at once), and over sockets that are (`sockets`, like the rest).
     pub fn new(
         pins: Vec<PathBuf>,
         absent: Vec<PathBuf>,
         masks: Vec<PathBuf>,
+        sockets: Vec<PathBuf>,
         on_alarm: Box<dyn FnMut(&Alarm)>,
     ) -> Self {
+        let at_once = !masks.is_empty();
         let mut watch = Self {
             inotify: None,
             names: HashMap::new(),
             pins: pins.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
             absent,
-            masks: masks.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
+            masks: masks.into_iter().chain(sockets).map(|path| (path.clone(), identity(&path))).collect(),
             sandbox: None,
             mountinfo: None,
             alarms: BTreeSet::new(),
             on_alarm,
         };
-        if !watch.masks.is_empty() {
+        if at_once {
             watch.arm();
         }
         watch
@@ -231,7 +233,7 @@ mod tests {
         let log = Rc::clone(&seen);
         let forbidden = dir.path().join("commondir");
         let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
-        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], Vec::new(), on_alarm);
+        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], Vec::new(), Vec::new(), on_alarm);
         watch.arm();
         std::fs::write(dir.path().join("index.lock"), "").unwrap();
         watch.act();

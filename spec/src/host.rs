@@ -189,6 +189,8 @@ pub struct Host {
     pub top: BTreeMap<String, Node>,
     /// The caller's own runtime directory (`XDG_RUNTIME_DIR`, its real path), where its session's sockets are.
     pub session_runtime: Option<PathBuf>,
+    /// Where sockets can be connected to by a path, as their programs have named it (/proc/net/unix).
+    pub sockets: Vec<PathBuf>,
     /// All mounts, as /proc/self/mountinfo lists them: later ones lie over earlier ones.
     pub mounts: Vec<Mounted>,
     /// The directory below `/run` that `/etc/resolv.conf` leads into, if any.
@@ -269,6 +271,7 @@ mod tests {
             runtime: PathBuf::from("/run/x"),
             top: BTreeMap::new(),
             session_runtime: None,
+            sockets: Vec::new(),
             mounts: mounts.collect(),
             resolver: None,
             env: Vec::new(),

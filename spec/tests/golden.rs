@@ -72,6 +72,7 @@ fn host(uid: u32, home: &str) -> Host {
         env_refused: Vec::new(),
         terminal: [false; 3],
         session_runtime: None,
+        sockets: Vec::new(),
         window: None,
     }
 }

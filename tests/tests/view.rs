@@ -423,6 +423,41 @@ fn a_hidden_path_behind_a_symbolic_link_is_hidden_under_both_names(place: &Place
     );
 }
 
+fn sockets_in_directories_that_are_bound_as_they_are_are_hidden(place: &Place) {
+    let workspace = place.make("home/w");
+    let shown = place.make("outside/shown");
+    let elsewhere = place.make("outside/srv");
+    let paths = [workspace.join("w.sock"), shown.join("s.sock"), elsewhere.join("e.sock")];
+    let _listeners: Vec<_> = paths.iter().map(|path| Listener::at(path)).collect();
+    let connect = |path: &Path| {
+        let control = place.command("/usr/bin/python3").args(["-c", CONNECT]).arg(path).output().unwrap();
+        String::from_utf8_lossy(&control.stdout).trim().to_owned()
+    };
+    for executor in ["libcontainer", "bwrap"] {
+        for path in &paths {
+            assert_eq!(connect(path), "hello", "the control");
+            let options = ["--executor", executor, "--read", shown.to_str().unwrap()];
+            let outcome = place.turn(&workspace).options(options).python(CONNECT, &[&name(path)]).run();
+            let out = outcome.expect_ok().out();
+            assert!(["ECONNREFUSED", "ENOENT", "EACCES"].contains(&out.as_str()), "{outcome}");
+            assert!(path.exists(), "what hides it is not made on the host");
+        }
+    }
+    // By the path to it, and confirmed, it is shown.
+    let socket = name(&paths[2]);
+    let options = ["--read", &socket, "--confirm-widening"];
+    let outcome = place.turn(&workspace).options(options).python(CONNECT, &[&socket]).run();
+    assert_eq!(outcome.expect_ok().out(), "hello", "{outcome}");
+    place.turn(&workspace).options(["--read", &socket]).sh("true").run().expect_refusal(&["widen", &socket]);
+    // One that is gone leaves nothing behind, and a turn's own work.
+    let own = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('own.sock'); s.listen(); \
+               c = socket.socket(socket.AF_UNIX); c.connect('own.sock'); print('own')";
+    let outcome = place.turn(&workspace).python(own, &[]).run();
+    assert_eq!(outcome.expect_ok().out(), "own", "{outcome}");
+    let explained = place.shim(&["explain", "--workspace", workspace.to_str().unwrap(), "--json", &socket]);
+    assert_eq!(explained.json()["access"], "none", "{explained}");
+}
+
 fn sockets_of_the_host_are_dead(place: &Place) {
     let workspace = place.make("home/w");
     let in_home = place.make("home/s").join("h.sock");
@@ -549,6 +584,7 @@ fn workspaces_with_difficult_names(place: &Place) {
 }
 
 each_identity! {
+    sockets_in_directories_that_are_bound_as_they_are_are_hidden,
     what_is_the_kernels_cannot_be_hidden_and_that_is_said,
     the_command_line_of_the_shim_is_out_of_sight,
     a_runtime_directory_behind_a_symbolic_link_is_the_sandboxs_own,

@@ -97,8 +97,13 @@ pub fn arguments(
             Entry::Link(target) => say(&["--symlink", word(target)?, path]),
         }
     }
+    // A mask on what is not there any more would be made, in the host's own directory.
+    let masks = bundle::masks(spec).unwrap_or_default();
     for mount in spec.mounts().as_deref().unwrap_or_default() {
-        translate(mount, overlays, &mut say)?;
+        let at = mount.destination();
+        if !masks.contains(at) || at.symlink_metadata().is_ok() {
+            translate(mount, overlays, &mut say)?;
+        }
     }
     let linux = spec.linux().as_ref();
     for path in linux.and_then(|linux| linux.readonly_paths().as_deref()).unwrap_or_default() {

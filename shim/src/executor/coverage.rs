@@ -21,7 +21,8 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
         },
         weaker(
             "sockets",
-            "a socket in a directory that is bound as it is (the workspace, read, write) answers",
+            "a socket that appears during the turn in a directory that is bound as it is (the workspace, read, write) \
+             answers",
         ),
         enforced(
             "processes",

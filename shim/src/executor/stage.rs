@@ -7,6 +7,7 @@
 //!
 //! The attacker here is the previous turn: it may have left any names in the workspace and the home layer.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -75,11 +76,13 @@ pub struct Stage {
     pub dir: PathBuf,
     /// The root of the tree, attached below `dir`.
     root: OwnedFd,
+    /// Masks: where one of them is not there any more, there is nothing to mask, and nothing is made.
+    masks: HashSet<PathBuf>,
 }
 
 impl Stage {
     /// Attaches the bundle's root directory at `dir/root`, `dir` being a private tmpfs.
-    pub fn new(dir: &Path, rootfs: &Path) -> Result<Self> {
+    pub fn new(dir: &Path, rootfs: &Path, masks: HashSet<PathBuf>) -> Result<Self> {
         let at = dir.join("root");
         let step = || -> sys::Result<OwnedFd> {
             let source = m::open_path(None, rootfs)?;
@@ -88,7 +91,7 @@ impl Stage {
             m::open_path(None, &at)
         };
         let root = step().map_err(|source| Error::Mount { target: PathBuf::from("/"), source })?;
-        Ok(Self { dir: dir.to_owned(), root })
+        Ok(Self { dir: dir.to_owned(), root, masks })
     }
 
     /// Where the root of the staged tree is.
@@ -119,6 +122,9 @@ impl Stage {
         let kind = mount.typ().as_deref().unwrap_or("none");
         let options = parse(mount, kind)?;
         let failed = |source| Error::Mount { target: target.clone(), source };
+        if options.bind && self.masks.contains(target) && self.is_missing(target).map_err(failed)? {
+            return Ok(true);
+        }
         if options.bind {
             let source = mount.source().as_deref().ok_or(Error::NoSource { target: target.clone() })?;
             return self.bind(source, target, &options).map_err(failed).map(|()| true);
@@ -144,6 +150,15 @@ impl Stage {
                 Ok(true)
             }
             other => Err(Error::Kind { target: target.clone(), kind: other.to_owned() }),
+        }
+    }
+
+    fn is_missing(&self, target: &Path) -> sys::Result<bool> {
+        match m::open_path(Some(self.root.as_fd()), target) {
+            Ok(_) => Ok(false),
+            // Where the caller may not look, the turn may not either.
+            Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => Ok(true),
+            Err(error) => Err(error),
         }
     }
 

@@ -71,11 +71,8 @@ impl Execution<'_> {
         let filter = profile.map(|profile| seccomp::program(profile, &cache)).transpose()?;
         let Limited { cgroups, rlimits, weaker } = limit(spec, turn)?;
         let paths = |name| bundle::paths(spec, name).doing("read the bundle");
-        let (pins, absent, masks) = (
-            paths(annotation::WATCH_PINS)?,
-            paths(annotation::WATCH_ABSENT)?,
-            paths(annotation::WATCH_MASKS)?,
-        );
+        let (pins, absent) = (paths(annotation::WATCH_PINS)?, paths(annotation::WATCH_ABSENT)?);
+        let (masks, sockets) = (paths(annotation::WATCH_MASKS)?, paths(annotation::WATCH_SOCKETS)?);
         let workspace = spec.process().as_ref().map(|process| process.cwd().clone());
         let pins = workspace.into_iter().chain(pins).collect();
         let timeout = bundle::annotation(spec, annotation::TIMEOUT)
@@ -109,7 +106,7 @@ impl Execution<'_> {
             }
         };
         // What is there is looked at before it is mounted: whatever takes its place later is another thing.
-        let mut watch = Watch::new(pins, absent, masks, Box::new(on_alarm));
+        let mut watch = Watch::new(pins, absent, masks, sockets, Box::new(on_alarm));
         if let (Some(neighbour), Some(home)) = (&join, &home) {
             lock.register_early(turn, neighbour, home)?;
         }

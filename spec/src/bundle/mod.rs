@@ -50,6 +50,8 @@ pub mod annotation {
     pub const NETWORK: &str = "dev.codeoid.network";
     /// Paths whose mask lies on a path that the host may replace, as a JSON array: to be watched.
     pub const WATCH_MASKS: &str = "dev.codeoid.watch.masks";
+    /// The host's sockets that are masked, as a JSON array: to be watched likewise, if the turn is not over before.
+    pub const WATCH_SOCKETS: &str = "dev.codeoid.watch.sockets";
     /// Mount points whose loss ends git's protection, as a JSON array: to be watched.
     pub const WATCH_PINS: &str = "dev.codeoid.watch.pins";
     /// Paths that must not appear while the turn runs, as a JSON array.
@@ -323,6 +325,9 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
     if let Some(masks) = lines(&mut plan.watched.iter())? {
         put(annotation::WATCH_MASKS, masks);
     }
+    if let Some(sockets) = lines(&mut plan.sockets.iter())? {
+        put(annotation::WATCH_SOCKETS, sockets);
+    }
     if let Some(guard) = &plan.guard {
         put(annotation::GIT_PROTECTION, guard.protection.as_str().to_owned());
         if let Some(absent) = lines(&mut guard.watch.iter())? {
@@ -372,6 +377,14 @@ pub fn ids(spec: &Spec) -> Result<(u32, u32), Error> {
 /// When it is not a JSON array of strings.
 pub fn paths(spec: &Spec, name: &'static str) -> Result<Vec<PathBuf>, Error> {
     Ok(strings(spec, name)?.into_iter().map(PathBuf::from).collect())
+}
+
+/// All paths that have a mask where they exist.
+///
+/// # Errors
+/// When one of the lists is not a JSON array of strings.
+pub fn masks(spec: &Spec) -> Result<Vec<PathBuf>, Error> {
+    Ok([paths(spec, annotation::WATCH_MASKS)?, paths(spec, annotation::WATCH_SOCKETS)?].concat())
 }
 
 /// A list of strings in an annotation; empty where there is none.

@@ -57,6 +57,8 @@ pub struct Plan {
     pub masked: Vec<PathBuf>,
     /// Those, and the hidden paths that would be masked if they existed: to be watched.
     pub watched: Vec<PathBuf>,
+    /// Sockets of the host that would answer where they are, and are masked.
+    pub sockets: Vec<PathBuf>,
     /// What is shown although it is hidden by default: a widening, which is the owner's to allow.
     pub widened: Vec<Sourced<PathBuf>>,
     /// The home cannot be covered here: it is read-only, and what is hidden in it is masked.
@@ -228,6 +230,9 @@ impl Plan {
             if !plain {
                 return (None, "hide", hidden.origin.clone());
             }
+        }
+        if self.sockets.iter().any(|socket| socket == path) {
+            return (None, "sockets", Origin::host("socket"));
         }
         match self.seen_through(path) {
             Some(mount) => {

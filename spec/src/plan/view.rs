@@ -40,6 +40,7 @@ pub(super) fn build(
         hidden: Vec::new(),
         masked: Vec::new(),
         watched: Vec::new(),
+        sockets: Vec::new(),
         plain: BTreeMap::new(),
         widened: Vec::new(),
         top_hidden: HashSet::new(),
@@ -50,6 +51,7 @@ pub(super) fn build(
     view.home(&home)?;
     view.collect_plain()?;
     view.hide(secrets)?;
+    view.hide_sockets();
     view.place_overlays();
     view.place_plain();
     // Parents first, whatever the rule; of two on the same path the later rule is on top.
@@ -57,8 +59,8 @@ pub(super) fn build(
     view.place_guard();
     view.place_masks();
     view.check_reachable()?;
-    let View { mounts, covers, hidden, masked, watched, top_hidden, widened, warnings, plain_home, .. } =
-        view;
+    let View { mounts, covers, hidden, masked, watched, sockets, .. } = view;
+    let View { top_hidden, widened, warnings, plain_home, .. } = view;
     let environment::Built { env, dropped: env_dropped } = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
@@ -79,6 +81,7 @@ pub(super) fn build(
         hidden,
         masked,
         watched,
+        sockets,
         widened,
         home: policy.home.clone(),
         network: policy.network.clone(),
@@ -212,6 +215,8 @@ struct View<'a> {
     hidden: Vec<Sourced<PathBuf>>,
     masked: Vec<PathBuf>,
     watched: Vec<PathBuf>,
+    /// Sockets of the host that are masked.
+    sockets: Vec<PathBuf>,
     plain: BTreeMap<PathBuf, Plain>,
     /// What is shown although it is hidden by default.
     widened: Vec<Sourced<PathBuf>>,
@@ -437,6 +442,30 @@ impl View<'_> {
             for path in if coarse { vec![parent] } else { worktrees } {
                 let origin = Origin::git("worktree");
                 self.add(path, Rank::Git, Access::Read, "git", "a worktree of others", origin);
+            }
+        }
+    }
+
+    /// Masks the host's sockets that would answer. An overlay shows another inode than the one that is listened
+    /// on, and in `/run` and `/tmp` there is nothing of the host's; everywhere else a socket is seen as it is.
+    /// Masks only: sockets come and go, and a layer over a directory that is gone could not be mounted.
+    fn hide_sockets(&mut self) {
+        let mut known = HashMap::new();
+        for path in &self.host.sockets {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
+            let path = self.resolved(parent, &mut known).join(name);
+            let plain = self.plain.keys().any(|at| is_within(&path, at));
+            // A longer rule wins: the workspace below `/tmp`, or in the home.
+            let dead = is_within(&path, Path::new("/run"))
+                || self.covers.iter().any(|cover| is_within(&path, &cover.root))
+                || self.mounts.iter().any(|mount| is_fresh(mount) && mount.covers(&path))
+                || self.hidden.iter().any(|hidden| is_within(&path, &hidden.value));
+            if path.to_str().is_none() || self.sockets.contains(&path) || dead && !plain {
+                continue;
+            }
+            match self.shown(&path) {
+                Some(shown) => self.widened.push(shown),
+                None => self.sockets.push(path),
             }
         }
     }
@@ -691,7 +720,8 @@ impl View<'_> {
         self.watched.clone_from(&masked);
         // No mount can lie on a symbolic link; what it leads to is hidden under its own name.
         let link = |path: &PathBuf| matches!(self.tree.node(path), Some(Node::Link(_)));
-        self.masked = masked.into_iter().filter(|path| self.tree.exists(path) && !link(path)).collect();
+        let masked = masked.into_iter().chain(self.sockets.iter().cloned());
+        self.masked = masked.filter(|path| self.tree.exists(path) && !link(path)).collect();
     }
 
     /// The command has to be able to stand in the workspace.
