@@ -13,6 +13,7 @@ use codeoid_spec::git::Repository;
 use codeoid_spec::host::{Host, HostTree, Node, Tree};
 use codeoid_spec::mount::Kind;
 use codeoid_spec::plan::{Cover, Plan};
+use codeoid_spec::state::StateDir;
 use nix::sys::stat::{Mode, SFlag, mknod};
 
 use crate::diagnostic::{Doing, Failure};
@@ -90,6 +91,14 @@ fn entries(repository: &Repository) -> impl Iterator<Item = PathBuf> {
 fn hook_program() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok()?.with_file_name("codeoid-hook");
     beside.is_file().then_some(beside)
+}
+
+/// Makes the state directory, if need be.
+pub fn make_state(state: &StateDir) -> Result<(), Failure> {
+    let path = state.path();
+    private_dir(path)
+        .doing(format!("use the state directory {}", path.display()))
+        .map_err(|failure| failure.hint("set XDG_STATE_HOME to a directory of yours that you can write"))
 }
 
 /// Makes a directory that only the caller can enter, with its parents.

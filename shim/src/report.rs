@@ -32,6 +32,12 @@ pub enum Target {
 impl Target {
     /// Looks at the target. Makes nothing yet: whatever is made now would be left behind by a kill.
     pub fn open(target: &ReportTarget) -> Result<Self, Failure> {
+        Self::look_at(target).map_err(|failure| {
+            failure.hint("name a file in a directory that you can write, or a descriptor that is open (fd:N)")
+        })
+    }
+
+    fn look_at(target: &ReportTarget) -> Result<Self, Failure> {
         match target {
             ReportTarget::Fd(number) => {
                 let what = format!("open the report's target (fd:{number})");

@@ -152,8 +152,7 @@ impl Opened {
     /// Finishes what earlier turns left, begins the journal, makes the session's folders.
     fn begin(policy: &Policy, planned: Planned) -> Result<Self, Failure> {
         let state = planned.host.state.clone();
-        let path = state.path().to_owned();
-        layers::private_dir(&path).doing(format!("use the state directory {}", path.display()))?;
+        layers::make_state(&state)?;
         let mut warnings = recover(&state);
         let plan = &planned.plan;
         let mut record = journal::Record::new(plan.session.clone(), plan.turn.clone());

@@ -38,7 +38,7 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
         .doing(what())?;
     // Its own name: a bundle may be run more than once, also at the same time.
     let turn = TurnId::now();
-    layers::private_dir(host.state.path()).doing("make the state directory")?;
+    layers::make_state(&host.state)?;
     let record = journal::Record::new(session.clone(), turn.clone());
     let journal = Journal::begin(&host.state, record).doing("begin the turn's journal")?;
     let stage = journal.directory().join("stage");

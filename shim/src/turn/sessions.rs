@@ -34,7 +34,7 @@ pub struct Closed {
 /// Opens a session for a plan that is not run yet, or returns what is known of it.
 pub fn open_session(planned: &Planned) -> Result<Record, Failure> {
     let Planned { host, plan, .. } = planned;
-    layers::private_dir(host.state.path()).doing("make the state directory")?;
+    layers::make_state(&host.state)?;
     let session = Session::new(&host.state, &plan.session);
     let lock = session.lock()?;
     let mut record = open(&lock, &session, host, plan)?;
@@ -88,7 +88,7 @@ pub fn check_repository(
     let common_dir = repository.common_dir.clone();
     let guard = shared::guard(&repository).doing(what())?;
     let baseline = baseline::capture(&guard, &[]).doing(what())?;
-    layers::private_dir(host.state.path()).doing("make the state directory")?;
+    layers::make_state(&host.state)?;
     let label = format!("check-{session}");
     let outcome =
         finish::check_now(&baseline, Depth::Everything, &host.state, &label, Some(session.as_str()));

@@ -49,7 +49,7 @@ pub fn write_bundle(
     if fs::read_dir(&output).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Failure::new(what(), "it is not empty").hint("choose another directory"));
     }
-    layers::private_dir(host.state.path()).doing("make the state directory")?;
+    layers::make_state(&host.state)?;
     layers::private_dir(&output).doing(what())?;
     if let Some(guard) = &plan.guard {
         // The bundle binds them, so they have to be there; the hook takes empty ones away again.
