@@ -190,7 +190,40 @@ fn b14_b15_b16_the_supervisor_is_left_as_it_was(place: &Place) {
 }
 
 // B18, a container that is left running: turn.rs, recovery.rs (whatever dies, nothing is left).
-// B19, no cgroup for an ordinary user: every test here runs as one.
+/// B19: an ordinary user has no cgroup, on any kind of host; here each kind is what the turn's own mount namespace
+/// shows. As root they have to work likewise.
+fn b19_cgroups_of_every_layout(place: &Place) {
+    if !Requires::Root.met() {
+        return;
+    }
+    let workspace = place.make("home/w");
+    let v2 = "mount -t cgroup2 none /sys/fs/cgroup";
+    let layouts = [
+        ("as it is", "true".to_owned()),
+        ("none", "umount -R /sys/fs/cgroup".to_owned()),
+        ("v2 alone", format!("umount -R /sys/fs/cgroup; {v2}")),
+        (
+            "hybrid",
+            "umount -R /sys/fs/cgroup; mount -t tmpfs none /sys/fs/cgroup; \
+             mkdir /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified"
+                .to_owned(),
+        ),
+    ];
+    for (what, mounts) in layouts {
+        for executor in ["libcontainer", "bwrap"] {
+            let turn = || place.turn(&workspace).options(["--executor", executor]);
+            let finished = place.finish_with_mounts(&mounts, &turn().sh("echo ran").to_command());
+            assert_eq!(finished.expect_ok().out(), "ran\n", "{what}, {executor}: {finished}");
+            if what != "as it is" {
+                // No controller is to be had there: the limit is refused, not ignored.
+                let limited = turn().options(["--memory", "64M"]).sh("echo ran");
+                let finished = place.finish_with_mounts(&mounts, &limited.to_command());
+                assert_eq!((finished.code(), finished.out().as_str()), (125, ""), "{what}: {finished}");
+                assert!(finished.err().contains("limits.memory"), "{what}: {finished}");
+            }
+        }
+    }
+}
 
 fn b20_no_helper_program_maps_the_ids(place: &Place) {
     let workspace = place.make("home/w");
@@ -229,6 +262,7 @@ each_identity! {
     b10_the_hosts_dev_is_not_touched,
     b13_failed_starts_leave_no_process,
     b14_b15_b16_the_supervisor_is_left_as_it_was,
+    b19_cgroups_of_every_layout,
     b20_no_helper_program_maps_the_ids,
     y1_short_commands_never_hang,
 }

@@ -195,8 +195,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes the stage away again: what follows in these namespaces is a later turn of the session, and it
-    /// must find them as we did.
+    /// Takes the stage away again, beside the command that runs by now, and not at its end.
     pub fn uncover_stage(&self) {
         let _ = umount2(&self.stage, MntFlags::MNT_DETACH);
     }

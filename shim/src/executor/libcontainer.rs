@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 use ::libcontainer::container::builder::ContainerBuilder;
 use ::libcontainer::syscall::syscall::SyscallType;
 use codeoid_spec::bundle;
-use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::errno::Errno;
+use nix::mount::MsFlags;
 use nix::unistd::Pid;
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 
 use super::engine::{Engine, Error};
 use super::stage::{Overlay, Stage};
 use crate::sys::{self, Context, mount as m};
+
+/// Where libcontainer looks for cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Starts the sandbox; returns its process 1.
 pub fn start(engine: &Engine<'_>) -> Result<Pid, Error> {
@@ -28,7 +32,6 @@ pub fn start(engine: &Engine<'_>) -> Result<Pid, Error> {
     engine.wait_for_go()?;
     container.start()?;
     let init = Pid::from_raw(container.pid().ok_or(Error::Orphaned)?.as_raw());
-    let _ = umount2("/sys/fs/cgroup", MntFlags::MNT_DETACH);
     engine.uncover_stage();
     Ok(init)
 }
@@ -67,9 +70,20 @@ fn prepare<'a>(engine: &'a Engine<'_>) -> Result<&'a Path, Error> {
 /// takes about 10 ms, an ordinary user may not, and a manager with an empty path would kill the caller's
 /// whole cgroup on its way out. Limits are the supervisor's: it puts the engine into a cgroup beforehand.
 fn cover_cgroups() -> sys::Result<()> {
-    let root = Path::new("/sys/fs/cgroup");
-    let at = m::open_path(None, root)?;
-    m::mount_new("cgroup2", "cgroup2", at.as_fd(), MsFlags::MS_RDONLY, "", root)?;
+    let root = Path::new(CGROUPS);
+    let mount = |kind: &str| {
+        let at = m::open_path(None, root)?;
+        m::mount_new(kind, kind, at.as_fd(), MsFlags::MS_RDONLY, "", root)
+    };
+    match mount("cgroup2") {
+        // Where it is the host's only hierarchy it lies there already, and no file system is mounted over itself
+        // (mount(2), EBUSY): something else has to lie between.
+        Err(error) if error.errno == Errno::EBUSY => {
+            mount("tmpfs")?;
+            mount("cgroup2")?;
+        }
+        other => other?,
+    }
     let procs = root.join("cgroup.procs");
     let null = m::open_path(None, Path::new("/dev/null"))?;
     let target = m::open_path(None, &procs)?;
