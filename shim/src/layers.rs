@@ -23,8 +23,7 @@ use crate::diagnostic::{Doing, Failure};
 /// and overlayfs takes no lower layer that lies in another one.
 pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Failure> {
     let state = &host.state;
-    let shared = host.runtime.join("layers");
-    let base = own.unwrap_or(&shared);
+    let base = own.unwrap_or(&host.layers);
     private_dir(base).doing(format!("make {}", base.display()))?;
     let rootfs_name = match own {
         Some(_) => "rootfs".to_owned(),

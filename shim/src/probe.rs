@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use codeoid_spec::host::{Host, HostTree, Mounted, Node, Tree};
 use codeoid_spec::state::StateDir;
 use nix::sys::stat::{Mode, umask};
+use nix::sys::statfs::{
+    FUSE_SUPER_MAGIC, FsType, MSDOS_SUPER_MAGIC, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, statfs,
+};
 use nix::unistd::{Uid, getgid, getuid, isatty};
 
 use crate::diagnostic::{Doing, Failure};
@@ -31,12 +34,16 @@ pub fn host(runtime: Option<&Path>) -> Result<Host, Failure> {
         .map(|answer| answer.unwrap_or(false));
     let previous = umask(Mode::empty());
     umask(previous);
+    let state = StateDir::new(state_dir(variable("XDG_STATE_HOME"), home.as_deref())?);
+    let runtime = runtime_dir(runtime, uid, variable("XDG_RUNTIME_DIR"), home.as_deref())?;
     Ok(Host {
         uid: uid.as_raw(),
         gid: getgid().as_raw(),
         umask: previous.bits(),
-        state: StateDir::new(state_dir(variable("XDG_STATE_HOME"), home.as_deref())?),
-        runtime: runtime_dir(runtime, uid, variable("XDG_RUNTIME_DIR"), home.as_deref())?,
+        writable_layers: holds_layers(state.path()),
+        layers: layers(&runtime, uid),
+        state,
+        runtime,
         session_runtime: variable("XDG_RUNTIME_DIR")
             .map(Path::new)
             .filter(|path| path.is_absolute())
@@ -114,6 +121,38 @@ fn runtime_dir(
     };
     Ok(resolve_existing(&path))
 }
+
+/// Where whiteouts can be made: in the runtime directory, unless that lies on an overlay itself (as in a container),
+/// which allows none in it (kernel, fs/overlayfs/dir.c, `ovl_mknod`).
+fn layers(runtime: &Path, uid: Uid) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if !holds_layers(runtime) && holds_layers(memory) {
+        // One directory, not two: whose it is gets judged, and in a sticky one nobody else can take its place.
+        return memory.join(format!("codeoid-shim-{uid}"));
+    }
+    runtime.join("layers")
+}
+
+/// Whether overlayfs can have a writable layer on the file system of a path, as far as it exists. Not on itself, not
+/// on what another machine or another program may change (kernel, overlayfs.rst, "Upper and Lower").
+fn holds_layers(path: &Path) -> bool {
+    let foreign = [
+        OVERLAYFS_SUPER_MAGIC,
+        NFS_SUPER_MAGIC,
+        FUSE_SUPER_MAGIC,
+        MSDOS_SUPER_MAGIC,
+        FsType(V9FS_MAGIC),
+        FsType(CIFS_MAGIC),
+        FsType(SMB2_MAGIC),
+    ];
+    let found = path.ancestors().find_map(|at| statfs(at).ok());
+    found.is_none_or(|found| !foreign.contains(&found.filesystem_type()))
+}
+
+/// statfs(2), `f_type`.
+const V9FS_MAGIC: nix::libc::__fsword_t = 0x0102_1997;
+const CIFS_MAGIC: nix::libc::__fsword_t = 0xff53_4d42;
+const SMB2_MAGIC: nix::libc::__fsword_t = 0xfe53_4d42;
 
 /// Resolves the part of a path that exists; the rest is appended as it is.
 pub fn resolve_existing(path: &Path) -> PathBuf {

@@ -189,6 +189,10 @@ pub struct Host {
     pub top: BTreeMap<String, Node>,
     /// The caller's own runtime directory (`XDG_RUNTIME_DIR`, its real path), where its session's sockets are.
     pub session_runtime: Option<PathBuf>,
+    /// Where the layers of whiteouts lie that all turns share.
+    pub layers: PathBuf,
+    /// Whether overlayfs can write to a layer on the state directory's file system.
+    pub writable_layers: bool,
     /// Where sockets can be connected to by a path, as their programs have named it (/proc/net/unix).
     pub sockets: Vec<PathBuf>,
     /// All mounts, as /proc/self/mountinfo lists them: later ones lie over earlier ones.
@@ -271,6 +275,8 @@ mod tests {
             runtime: PathBuf::from("/run/x"),
             top: BTreeMap::new(),
             session_runtime: None,
+            layers: PathBuf::from("/run/x/layers"),
+            writable_layers: true,
             sockets: Vec::new(),
             mounts: mounts.collect(),
             resolver: None,

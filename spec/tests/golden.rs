@@ -72,6 +72,8 @@ fn host(uid: u32, home: &str) -> Host {
         env_refused: Vec::new(),
         terminal: [false; 3],
         session_runtime: None,
+        layers: PathBuf::from(format!("/run/user/{uid}/codeoid-shim/layers")),
+        writable_layers: true,
         sockets: Vec::new(),
         window: None,
     }

@@ -37,6 +37,10 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
                   is masked"
                 .to_owned(),
         },
+        _ if plan.home_read_only => weaker(
+            "home",
+            "read-only overlay with whiteouts: the state directory's file system cannot hold a writable layer",
+        ),
         codeoid_spec::policy::Home::Overlay => enforced("home", "copy-on-write overlay with whiteouts"),
         codeoid_spec::policy::Home::Readonly => enforced("home", "read-only overlay with whiteouts"),
         codeoid_spec::policy::Home::Hidden => enforced("home", "an empty file system"),

@@ -63,6 +63,8 @@ pub struct Plan {
     pub widened: Vec<Sourced<PathBuf>>,
     /// The home cannot be covered here: it is read-only, and what is hidden in it is masked.
     pub home_masked: bool,
+    /// The home was to keep changes to itself, and is read-only instead.
+    pub home_read_only: bool,
     /// What the home is.
     pub home: Sourced<Home>,
     /// Which network.

@@ -46,6 +46,7 @@ pub(super) fn build(
         top_hidden: HashSet::new(),
         warnings: refused_variables(host),
         plain_home: None,
+        home_read_only: false,
     };
     view.system();
     view.home(&home)?;
@@ -60,7 +61,7 @@ pub(super) fn build(
     view.place_masks();
     view.check_reachable()?;
     let View { mounts, covers, hidden, masked, watched, sockets, .. } = view;
-    let View { top_hidden, widened, warnings, plain_home, .. } = view;
+    let View { top_hidden, widened, warnings, plain_home, home_read_only, .. } = view;
     let environment::Built { env, dropped: env_dropped } = environment::build(policy, host, &request);
     let root = host.is_root();
     Ok(Plan {
@@ -98,6 +99,7 @@ pub(super) fn build(
         window: host.window,
         warnings,
         home_masked: plain_home.is_some(),
+        home_read_only,
     })
 }
 
@@ -223,6 +225,8 @@ struct View<'a> {
     /// Names in the root directory that are hidden.
     top_hidden: HashSet<PathBuf>,
     warnings: Vec<String>,
+    /// The home was to keep changes to itself, and cannot.
+    home_read_only: bool,
     /// The home, where it cannot be covered: then what is hidden in it is masked.
     plain_home: Option<PathBuf>,
 }
@@ -327,6 +331,15 @@ impl View<'_> {
 
     fn cover_home(&mut self, mode: Home, home: &Path, home_mode: u32, origin: Origin) {
         match mode {
+            Home::Overlay if !self.host.writable_layers => {
+                self.covers.push(Cover::new(home.to_owned(), home_mode, false));
+                self.home_read_only = true;
+                self.warnings.push(format!(
+                    "overlayfs cannot write to a layer on the file system of {} (as in a container): the home is \
+                     read-only; a state directory on a disk of this machine (XDG_STATE_HOME) mends that",
+                    self.host.state.path().display()
+                ));
+            }
             Home::Overlay => self.covers.push(Cover::new(home.to_owned(), home_mode, true)),
             Home::Readonly => self.covers.push(Cover::new(home.to_owned(), home_mode, false)),
             Home::Hidden => {
