@@ -238,6 +238,19 @@ fn make_home(session: &Path, cover: &Cover) -> io::Result<HomeLayer> {
     Ok(layer)
 }
 
+/// Takes away the mark by which the kernel refuses a layer that was mounted `volatile` before: it cannot know
+/// whether the machine has crashed since. For us that is no reason to throw the layer away; it holds what any
+/// program leaves that does not wait for the disk. At a turn's end it goes too, for other runtimes and older versions.
+/// Returns whether no mark is left.
+pub fn forget_volatile(work: &Path) -> bool {
+    let gone = |result: io::Result<()>| match result {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    let mark = work.join("work/incompat/volatile");
+    gone(fs::remove_file(mark.join("dirty"))) && gone(fs::remove_dir(mark))
+}
+
 /// Takes out of the session's home layer what is hidden now and was not at its last turn: the layer lies above
 /// the whiteouts, and an earlier turn may have copied it up. It is kept aside in the session's directory.
 /// Returns what was taken out. The caller holds the session's lock, and no turn of it is running.

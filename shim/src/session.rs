@@ -164,8 +164,17 @@ impl Session {
         self.dir.join("alive")
     }
 
+    /// Takes the session's lock if nobody has it.
+    pub fn try_lock(&self) -> Option<Locked<'_>> {
+        self.take(FlockArg::LockExclusiveNonblock).ok()
+    }
+
     /// Makes the session's directory if need be, and takes its lock.
     pub fn lock(&self) -> Result<Locked<'_>, Failure> {
+        self.take(FlockArg::LockExclusive)
+    }
+
+    fn take(&self, how: FlockArg) -> Result<Locked<'_>, Failure> {
         let what = || format!("lock the session ({})", self.dir.display());
         private_dir(&self.dir).doing(what())?;
         let file = OpenOptions::new()
@@ -179,7 +188,7 @@ impl Session {
         if !file.metadata().doing(what())?.is_file() {
             return Err(Failure::new(what(), "its lock is not a regular file"));
         }
-        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).doing(what())?;
+        let lock = Flock::lock(file, how).map_err(|(_, errno)| errno).doing(what())?;
         Ok(Locked { session: self, _lock: lock })
     }
 
@@ -227,6 +236,11 @@ impl Session {
             && old.len() == text.len()
             && old.iter().zip(text).all(|(a, b)| a == b || (a.is_ascii_digit() && b.is_ascii_digit()));
         same && file.write_all_at(text, 0).is_ok()
+    }
+
+    /// The work directory of its home layer.
+    pub fn home_work(&self) -> PathBuf {
+        self.dir.join("home/work")
     }
 
     /// Whether a turn of the session lives.

@@ -72,8 +72,6 @@ pub struct Running {
     pub socket: OwnedFd,
     /// Process 1 of the sandbox, once it stands.
     pub init: Option<OwnedFd>,
-    /// The write end of init's liveness pipe, where the engine cannot hold it.
-    pub _holding: Option<OwnedFd>,
 }
 
 /// How the supervised command ended.

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
@@ -34,10 +35,10 @@ pub struct Watch {
     /// The names that matter in each watched directory.
     names: HashMap<WatchDescriptor, BTreeSet<std::ffi::OsString>>,
     /// The mount points, with what was bound there.
-    pins: Vec<(PathBuf, Option<(u64, u64)>)>,
+    pins: Vec<(PathBuf, Option<Identity>)>,
     absent: Vec<PathBuf>,
     /// Hidden paths that are masked, with what the mask lies on; `None`: there is nothing yet.
-    masks: Vec<(PathBuf, Option<(u64, u64)>)>,
+    masks: Vec<(PathBuf, Option<Identity>)>,
     sandbox: Option<Sandbox>,
     mountinfo: Option<File>,
     alarms: BTreeSet<Alarm>,
@@ -214,10 +215,15 @@ impl Watch {
     }
 }
 
-/// Device and inode of what is at a path, not following a link there.
-fn identity(path: &Path) -> Option<(u64, u64)> {
+/// What tells a thing from whatever takes its place: device, inode, and when it was made (statx(2), `stx_btime`; a
+/// file system that does not say is left with the first two). An inode's number is soon used again.
+type Identity = (u64, u64, Option<SystemTime>);
+
+/// Whose is what is at a path, not following a link there.
+fn identity(path: &Path) -> Option<Identity> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino(), meta.created().ok()))
 }
 
 #[cfg(test)]

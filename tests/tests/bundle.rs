@@ -121,6 +121,24 @@ fn other_runtimes_run_it_serial(place: &Place) {
     }
 }
 
+fn a_session_that_has_had_turns_is_run_by_others_too_serial(place: &Place) {
+    let workspace = place.make("home/w");
+    let dir = bundle(place, &workspace, &[], "echo one >>~/log; cat ~/log");
+    place.turn(&workspace).session("s1").sh("echo zero >~/log").run().expect_ok();
+    if place.identity().uid().is_root() && Requires::Tool("runc").met() {
+        let finished = run("runc", &dir, &format!("had-turns-{}", std::process::id()));
+        assert_eq!(finished.expect_ok().out(), "zero\none\n", "{finished}");
+    }
+    // A killed one leaves the kernel's mark; writing the next bundle takes it away.
+    let outcome =
+        place.turn(&workspace).session("s1").env("CODEOID_TEST_STOP_AT", "finishing").sh("true").run();
+    assert_eq!(outcome.signal(), Some(9));
+    let mark = |place: &Place| place.sh(&place.state(), "find sessions -name volatile").out();
+    fs::remove_dir_all(&dir).unwrap();
+    let _ = bundle(place, &workspace, &[], "true");
+    assert_eq!(mark(place), "", "no other runtime could mount the layer");
+}
+
 fn the_hook_finishes_a_turn_that_runc_ran_serial(place: &Place) {
     if place.identity() != Identity::Root || !Requires::Tool("runc").met() {
         return;
@@ -174,6 +192,7 @@ fn the_bwrap_executor_runs_the_same_bundle(place: &Place) {
 }
 
 each_identity! {
+    a_session_that_has_had_turns_is_run_by_others_too_serial,
     a_bundle_is_written_and_states_its_rules,
     writing_a_bundle_runs_nothing_and_leaves_nothing_else,
     an_output_that_exists_is_not_overwritten,

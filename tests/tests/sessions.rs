@@ -78,7 +78,17 @@ fn what_the_owner_s_file_forbids_is_the_owner_s_to_allow(place: &Place) {
         .expect_refusal(&["widen", "CODEOID_SANDBOX_NETWORK"]);
     turn(&["--network", "off", "--home", "hidden"]).run().expect_ok();
     turn(&["--network", "host", "--confirm-widening"]).run().expect_ok();
-    assert!(audit(place).iter().any(|line| line["event"] == "session.sandbox_widened"));
+    let widened = || audit(place).iter().filter(|line| line["event"] == "session.sandbox_widened").count();
+    assert_eq!(widened(), 1);
+    // A bundle that is only written is run later: the same holds for it.
+    let output = place.at("outside/bundle");
+    let words = ["bundle", "--output", output.to_str().unwrap(), "--network", "host"];
+    let write = |more: &[&str]| shim(place, &repo.workspace, &[&words[..], more, &["--", "true"]].concat());
+    let refused = write(&[]);
+    assert_eq!((refused.code(), refused.err().contains("widen")), (125, true), "{refused}");
+    assert!(!output.exists());
+    write(&["--confirm-widening"]).expect_ok();
+    assert_eq!(widened(), 2);
     // Stricter than the file is nobody's business.
     config(r#"{"sandbox": {"network": {"mode": "host"}}}"#);
     turn(&["--network", "off", "--home", "hidden"]).run().expect_ok();

@@ -109,6 +109,42 @@ fn many_short_turns_at_once_serial(place: &Place) {
     repo.assert_sound(place);
 }
 
+/// A human makes and removes a worktree under one name, again and again, beside turns that touch nothing: each look of
+/// the shim finds the entry whole, half made, half removed, gone, or another one. Nothing is put back.
+fn a_worktree_that_comes_and_goes_is_the_humans_own_serial(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let stop = place.home().join("stop");
+    let elsewhere = place.make("home/elsewhere").join("w");
+    let script = format!(
+        "i=0; while [ ! -e {stop} ]; do i=$((i + 1)); git worktree add -q -b come-$i {at} || exit 1; sleep 0.03
+         [ \"$(git -C {at} branch --show-current)\" = come-$i ] || exit 2
+         git worktree remove --force {at} || exit 3; sleep 0.01; done",
+        stop = stop.display(),
+        at = elsewhere.display(),
+    );
+    let mut human = place.command("/bin/sh");
+    human.args(["-c", &script]).current_dir(&repo.workspace).stdin(std::process::Stdio::null());
+    let mut human = human.spawn().unwrap();
+    let outcomes: Vec<_> = (0..30)
+        .map(|number| {
+            let script = format!("sleep 0.0{}", number % 9);
+            place.turn(&repo.workspace).session(format!("s{}", number % 3)).sh(&script).run()
+        })
+        .collect();
+    std::fs::write(&stop, "").unwrap();
+    assert_eq!(
+        human.wait().unwrap().code(),
+        Some(0),
+        "the human's git failed, or its worktree is on another branch"
+    );
+    for outcome in outcomes {
+        for finding in outcome.expect_ok().findings() {
+            assert_eq!(finding["action"], "reported", "the human's work was undone: {outcome}");
+        }
+    }
+    repo.assert_sound(place);
+}
+
 /// A turn takes the home layer over from one that ends before it stands itself; a third one finds it there. Each
 /// mount of an overlay has a device number of its own: mounting the layer twice is undefined (overlayfs.rst).
 fn the_home_layer_is_handed_on_while_a_turn_starts_serial(place: &Place) {
@@ -138,6 +174,7 @@ fn the_home_layer_is_handed_on_while_a_turn_starts_serial(place: &Place) {
 }
 
 each_identity! {
+    a_worktree_that_comes_and_goes_is_the_humans_own_serial,
     the_home_layer_is_handed_on_while_a_turn_starts_serial,
     two_sessions_and_a_human_serial,
     turns_of_one_session_overlap_serial,

@@ -423,6 +423,30 @@ fn a_hidden_path_behind_a_symbolic_link_is_hidden_under_both_names(place: &Place
     );
 }
 
+fn what_a_dangling_link_leads_to_is_hidden_when_it_appears(place: &Place) {
+    let workspace = place.make("home/w");
+    place.make("home/w/sec");
+    for executor in ["libcontainer", "bwrap"] {
+        for name in ["sec/x", "lk", "lk2"] {
+            let _ = fs::remove_file(workspace.join(name));
+        }
+        symlink("sec/x", workspace.join("lk")).unwrap();
+        symlink("lk", workspace.join("lk2")).unwrap();
+        let script = "echo up; read go; sleep 0.4; cat lk2 lk sec/x 2>/dev/null; echo done";
+        let mut running = place
+            .turn(&workspace)
+            .options(["--executor", executor, "--hide", workspace.join("lk2").to_str().unwrap()])
+            .sh(script)
+            .spawn();
+        running.expect("up");
+        place.write("home/w/sec/x", "SECRET");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        running.say("go");
+        let outcome = running.finish();
+        assert_eq!(outcome.expect_ok().out(), "up\ndone", "{outcome}");
+    }
+}
+
 fn sockets_in_directories_that_are_bound_as_they_are_are_hidden(place: &Place) {
     let workspace = place.make("home/w");
     let shown = place.make("outside/shown");
@@ -584,6 +608,7 @@ fn workspaces_with_difficult_names(place: &Place) {
 }
 
 each_identity! {
+    what_a_dangling_link_leads_to_is_hidden_when_it_appears,
     sockets_in_directories_that_are_bound_as_they_are_are_hidden,
     what_is_the_kernels_cannot_be_hidden_and_that_is_said,
     the_command_line_of_the_shim_is_out_of_sight,

@@ -36,8 +36,6 @@ pub(super) struct Case<'a> {
     pub(super) urls: Vec<Vec<u8>>,
     /// The length of object ids, in bytes.
     pub(super) hash: usize,
-    /// Whether it has been waited for others already.
-    waited: std::cell::Cell<bool>,
     /// Lock files that are still to be judged.
     locks: std::cell::RefCell<Vec<Lock>>,
 }
@@ -62,15 +60,7 @@ impl<'a> Case<'a> {
         let hash = baseline.areas.first().map_or(20, super::area::hash_of);
         let config = baseline.areas.first().and_then(|area| area.files.get("config"));
         let urls = config.map_or(Vec::new(), |saved| super::keys::remote_urls(&saved.content.0));
-        Self {
-            baseline,
-            depth,
-            writable,
-            urls,
-            hash,
-            waited: std::cell::Cell::new(false),
-            locks: std::cell::RefCell::default(),
-        }
+        Self { baseline, depth, writable, urls, hash, locks: std::cell::RefCell::default() }
     }
 
     /// The tops of all checkouts.
@@ -123,7 +113,7 @@ impl<'a> Case<'a> {
         let mut busy = self.git_at_work(Work::Locking);
         if busy == Answer::Nobody {
             // A git that has just begun or is just ending is not seen at every instant.
-            self.wait_once();
+            self.wait();
             locks.retain(|lock| read::lstat(&lock.path).is_ok_and(|now| now.as_ref() == Some(&lock.stamp)));
             busy = self.git_at_work(Work::Locking);
         }
@@ -132,7 +122,7 @@ impl<'a> Case<'a> {
         }
         let held = held(&locks.iter().map(|lock| (lock.stamp.dev, lock.stamp.ino)).collect());
         // Whoever has just closed one is about to rename it.
-        std::thread::sleep(SECOND_LOOK);
+        self.wait();
         locks.retain(|lock| read::lstat(&lock.path).is_ok_and(|now| now.as_ref() == Some(&lock.stamp)));
         for Lock { path, stamp, entry } in locks {
             let fault = match &held {
@@ -168,11 +158,9 @@ impl<'a> Case<'a> {
         found.map_or(Answer::Nobody, |git| Answer::Somebody(git.process))
     }
 
-    /// Gives whoever is in the middle of something a moment; once in a check, however much there is to judge.
-    pub(super) fn wait_once(&self) {
-        if !self.waited.replace(true) {
-            std::thread::sleep(SECOND_LOOK);
-        }
+    /// Gives whoever is in the middle of something a moment.
+    pub(super) fn wait(&self) {
+        std::thread::sleep(SECOND_LOOK);
     }
 
     /// Whether some git works on this repository now.

@@ -27,6 +27,10 @@ pub(crate) enum Step {
     },
     /// Make it a regular file with this content, whatever it is now.
     Write { path: PathBuf, bytes: Vec<u8>, mode: u32, keep: bool },
+    /// Make it a regular file with this content, if nothing is there: git may be making it at the same time.
+    Create { path: PathBuf, bytes: Vec<u8>, mode: u32 },
+    /// Make a directory with these files, if nothing is there.
+    Recreate { path: PathBuf, files: Vec<(&'static str, Vec<u8>)> },
     /// Rename it. What is at the new name, if anything, is not a directory with something in it.
     Rename { from: PathBuf, to: PathBuf },
     /// Make it a symlink with this target, whatever it is now.

@@ -76,6 +76,11 @@ pub(super) fn apply(step: &Step, keep: &Keep, warnings: &mut Vec<String>) -> Res
             None => Ok(()),
         },
         Step::Write { path, bytes, mode, .. } => write(path, bytes, *mode),
+        Step::Create { path, bytes, mode } => match parent(path)? {
+            Some((dir, name)) => create_new(&dir, name, bytes, *mode),
+            None => Ok(()),
+        },
+        Step::Recreate { path, files } => recreate(path, files),
         Step::Rename { from, to } => rename(from, to),
         Step::Link { path, target } => link(path, target),
         Step::MakeDirectory { path } => match parent(path)? {
@@ -150,6 +155,27 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
         }
         other => other,
     }
+}
+
+/// Makes a file that is not there; what is there by now is somebody's own.
+fn create_new(dir: &Dir, name: &OsStr, bytes: &[u8], mode: u32) -> Result<(), Error> {
+    let path = dir.path().join(name);
+    match create(dir, name, 1) {
+        Ok(file) => fill(file, bytes, mode, &path),
+        Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(os("openat", &path, errno)),
+    }
+}
+
+fn recreate(path: &Path, files: &[(&'static str, Vec<u8>)]) -> Result<(), Error> {
+    let Some((above, name)) = parent(path)? else { return Err(os("mkdirat", path, Errno::ENOENT)) };
+    match mkdirat(&above, name, Mode::from_bits_truncate(0o777)) {
+        Ok(()) => {}
+        Err(Errno::EEXIST) => return Ok(()),
+        Err(errno) => return Err(os("mkdirat", path, errno)),
+    }
+    let Some(dir) = above.child(name)? else { return Ok(()) };
+    files.iter().try_for_each(|(name, bytes)| create_new(&dir, OsStr::new(name), bytes, 0o644))
 }
 
 fn create(dir: &Dir, name: &OsStr, tries: u32) -> Result<File, Errno> {

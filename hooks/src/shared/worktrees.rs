@@ -66,12 +66,8 @@ pub(super) fn judge(
         }
     }
     attempt(duplicates(case, git_dir, &area.entries, &seen, faults), &base, faults);
-    for record in missing.into_iter().filter(|record| !record.own) {
-        if !moved.contains(&base.join(&record.id)) {
-            let fault = attempt(deleted(&base, record), &base, faults);
-            faults.extend(fault);
-        }
-    }
+    let missing = missing.into_iter().filter(|record| !record.own && !moved.contains(&base.join(&record.id)));
+    all_deleted(case, &base, missing.collect(), faults);
     Ok(seen.iter().map(|entry| base.join(&entry.id)).collect())
 }
 
@@ -117,7 +113,11 @@ fn moved(
     }
     let within = present.iter().filter(|(item, record)| strange(item, *record));
     let within = within.map(|(item, _)| (*item, base.join(&item.name)));
-    let beside = top.top.iter().map(|item| (item, base.with_file_name(&item.name)));
+    let beside = top
+        .top
+        .iter()
+        .filter(|item| item.name != "worktrees")
+        .map(|item| (item, base.with_file_name(&item.name)));
     let strangers: HashMap<u64, PathBuf> = within
         .chain(beside)
         .filter(|(item, _)| item.kind == Kind::Directory)
@@ -194,10 +194,13 @@ fn one<'a>(
     Ok(Some(seen))
 }
 
-/// New entries that somebody's `git worktree add` or `remove` is at right now: git writes and removes an entry's
+/// What git has at work when it makes an entry again or takes one away.
+const MAKING: Work = Work::Commands(&["worktree", "gc", "maintenance", "prune"]);
+
+/// Entries that somebody's `git worktree add`, `move` or `remove` is at right now: git writes and removes an entry's
 /// files one by one, and marks an entry that it makes as locked, "initializing" (git-worktree(1)). An entry that
 /// stays so, with no git at work on the repository, is judged. Who is at work is asked for all of them at once:
-/// there may be thousands.
+/// there may be thousands. With an entry that was there before the turn only the commands count that touch entries.
 fn in_progress(
     case: &Case<'_>,
     worktrees: &Dir,
@@ -209,21 +212,36 @@ fn in_progress(
         Ok(None) => None,
         Err(_) => Some(false),
     };
-    let new = present.iter().filter(|(item, record)| record.is_none() && item.kind == Kind::Directory);
-    let open: Vec<&OsString> =
-        new.map(|(item, _)| &item.name).filter(|name| incomplete(name) == Some(true)).collect();
+    // A name in an entry that was added or taken away changes the entry's own ctime.
+    let changed = |item: &Item| {
+        worktrees
+            .lstat(&item.name)
+            .is_ok_and(|stamp| stamp.is_none_or(|stamp| !settled(&stamp, case.taken())))
+    };
+    let mut open: Vec<(&OsString, bool)> = Vec::new();
+    for (item, record) in present.iter().filter(|(item, _)| item.kind == Kind::Directory) {
+        if (record.is_none() || changed(item)) && incomplete(&item.name) != Some(false) {
+            open.push((&item.name, record.is_some()));
+        }
+    }
     if open.is_empty() {
         return HashSet::new();
     }
-    let mut busy = case.git_works();
-    let mut moving = Vec::new();
-    if !busy {
-        case.wait_once();
-        // Complete by now, or gone: then it was in progress.
-        moving = open.iter().copied().filter(|name| incomplete(name) != Some(true)).collect();
-        busy = case.git_works();
-    }
-    if busy { open } else { moving }.into_iter().cloned().collect()
+    let at_work = || {
+        let new = open.iter().any(|(_, known)| !known) && case.git_works();
+        (new, open.iter().any(|(_, known)| *known) && case.git_at_work(MAKING) != Answer::Nobody)
+    };
+    let first = at_work();
+    case.wait();
+    // Complete by now, or gone: then it was in progress.
+    let moving: HashSet<&OsString> =
+        open.iter().map(|(name, _)| *name).filter(|name| incomplete(name) != Some(true)).collect();
+    let second = at_work();
+    let busy = |known: bool| if known { first.1 || second.1 } else { first.0 || second.0 };
+    open.iter()
+        .filter(|(name, known)| busy(*known) || moving.contains(name))
+        .map(|(n, _)| (*n).clone())
+        .collect()
 }
 
 /// Whether an entry looks as one does that git is making or removing.
@@ -234,7 +252,8 @@ fn is_incomplete(dir: &Dir) -> Result<bool, read::Error> {
         return Ok(false);
     }
     for name in ["gitdir", "commondir", "HEAD"] {
-        if dir.lstat(name)?.is_none() {
+        // git writes the pointers in place: for an instant they are empty.
+        if dir.lstat(name)?.is_none_or(|stamp| stamp.kind() == Kind::File && stamp.size == 0) {
             return Ok(true);
         }
     }
@@ -282,8 +301,7 @@ fn being_removed(case: &Case<'_>, dir: &Dir, stamp: &Stamp, seen: &Seen<'_>) -> 
     let target = record.gitdir();
     let target = target.and_then(|gitdir| entry::gitdir_target(dir.path(), &gitdir));
     let alive = target.is_some_and(|target| entry::back_pointer(&target, stamp) == BackPointer::Agrees);
-    let removing = Work::Commands(&["worktree", "gc", "maintenance", "prune"]);
-    !whole && !alive && case.git_at_work(removing) != Answer::Nobody
+    !whole && !alive && case.git_at_work(MAKING) != Answer::Nobody
 }
 
 /// Whether this and every directory above it were there before the turn: renaming a directory into place
@@ -302,12 +320,14 @@ fn commondir(
     faults: &mut Vec<Fault>,
 ) -> Result<(), read::Error> {
     let path = dir.path().join("commondir");
+    let mut missing = false;
     let what = match dir.read("commondir".as_ref(), POINTER_LIMIT) {
         Ok(None) => {
             if dir.lstat("HEAD")?.is_none() && dir.lstat("gitdir")?.is_none() {
                 // Somebody is about to make this entry.
                 return Ok(());
             }
+            missing = true;
             "was missing, so that git took the entry for a repository of its own".to_owned()
         }
         Ok(Some(content)) => match entry::pointed_path(&content.bytes) {
@@ -329,10 +349,15 @@ fn commondir(
         Err(error) => return Err(error),
     };
     let detail = format!("the entry's commondir {what}; it points to {} again", area.path.display());
-    let write =
-        Step::Write { path: path.clone(), bytes: entry::COMMONDIR.to_vec(), mode: 0o644, keep: false };
+    let write = put(missing, &path, entry::COMMONDIR.to_vec());
     faults.push(Fault::restored("entry-commondir-changed", path, detail).entry(Some(id)).step(write));
     Ok(())
+}
+
+/// Writes a pointer: only if nothing is there, where nothing was.
+fn put(missing: bool, path: &Path, bytes: Vec<u8>) -> Step {
+    let (path, mode) = (path.to_owned(), 0o644);
+    if missing { Step::Create { path, bytes, mode } } else { Step::Write { path, bytes, mode, keep: false } }
 }
 
 /// Judges an entry's `gitdir` as `git worktree repair` would: the worktree says whose it is. Returns where it
@@ -374,7 +399,8 @@ fn gitdir(
     };
     let owner = old.as_deref().unwrap_or(Path::new("")).display();
     let detail = format!("the entry's gitdir {was}; it points to {owner} again");
-    let write = Step::Write { path: path.clone(), bytes: old_content, mode: 0o644, keep: false };
+    let missing = dir.lstat("gitdir")?.is_none();
+    let write = put(missing, &path, old_content);
     faults.push(Fault::restored("entry-gitdir-changed", path, detail).entry(Some(&seen.id)).step(write));
     Ok(old)
 }
@@ -396,8 +422,13 @@ fn head(dir: &Dir, seen: &Seen<'_>, faults: &mut Vec<Fault>) -> Result<(), read:
     };
     let path = dir.path().join("HEAD");
     let detail = format!("the entry's HEAD {what}; it is what it was before the turn");
+    let missing = what == "was missing";
     let fault = Fault::restored("entry-head-missing", &path, detail).entry(Some(&seen.id));
-    faults.push(fault.write(path, head.0.clone(), 0o644));
+    faults.push(if missing {
+        fault.step(put(true, &path, head.0.clone()))
+    } else {
+        fault.write(path, head.0.clone(), 0o644)
+    });
     Ok(())
 }
 
@@ -527,6 +558,31 @@ fn duplicates(
     Ok(())
 }
 
+/// Entries of others that are gone and should not be. git removes a worktree before its entry, and may be making both
+/// again under the same name: so it is looked twice, with nobody at it.
+fn all_deleted(case: &Case<'_>, base: &Path, missing: Vec<&EntryRecord>, faults: &mut Vec<Fault>) {
+    let gone = look_again(base, missing);
+    if gone.is_empty() || matches!(case.git_at_work(MAKING), Answer::Somebody(_)) {
+        return;
+    }
+    case.wait();
+    let gone = look_again(base, gone.into_iter().map(|(record, _)| record).collect());
+    if !gone.is_empty() && !matches!(case.git_at_work(MAKING), Answer::Somebody(_)) {
+        for (_, fault) in gone {
+            let fault = attempt(fault.map(Some), base, faults);
+            faults.extend(fault);
+        }
+    }
+}
+
+fn look_again<'a>(
+    base: &Path,
+    missing: Vec<&'a EntryRecord>,
+) -> Vec<(&'a EntryRecord, Result<Fault, read::Error>)> {
+    let found = missing.into_iter().map(|record| (record, deleted(base, record).transpose()));
+    found.filter_map(|(record, fault)| Some((record, fault?))).collect()
+}
+
 /// An entry of somebody else that is gone while its worktree still exists and points at it. git removes the
 /// worktree first and the entry then, so this is not git's doing; what can be derived is made again.
 fn deleted(base: &Path, record: &EntryRecord) -> Result<Option<Fault>, read::Error> {
@@ -538,22 +594,18 @@ fn deleted(base: &Path, record: &EntryRecord) -> Result<Option<Fault>, read::Err
             .map(|named| entry::real(&target.parent().unwrap_or(base).join(named))),
         _ => None,
     };
-    if names.as_deref() != Some(&path) {
+    // It may be there again by now.
+    if names.as_deref() != Some(&path) || read::lstat(&path)?.is_some() {
         return Ok(None);
     }
     let worktree = target.parent().unwrap_or(base).display();
     let detail = format!(
         "the entry of {worktree} was deleted while the worktree was still there; its pointers and HEAD are back, `git -C {worktree} reset` rebuilds its index"
     );
-    let write =
-        |name: &str, bytes: Vec<u8>| Step::Write { path: path.join(name), bytes, mode: 0o644, keep: false };
-    let mut fault = Fault::restored("entry-deleted", &path, detail)
-        .entry(Some(&record.id))
-        .step(Step::MakeDirectory { path: base.to_owned() })
-        .step(Step::MakeDirectory { path: path.clone() })
-        .step(write("commondir", entry::COMMONDIR.to_vec()));
-    if let Some(head) = &record.head {
-        fault = fault.step(write("HEAD", head.0.clone()));
-    }
-    Ok(Some(fault.step(write("gitdir", gitdir))))
+    let mut files = vec![("commondir", entry::COMMONDIR.to_vec())];
+    files.extend(record.head.as_ref().map(|head| ("HEAD", head.0.clone())));
+    files.push(("gitdir", gitdir));
+    let fault = Fault::restored("entry-deleted", &path, detail).entry(Some(&record.id));
+    let above = Step::MakeDirectory { path: base.to_owned() };
+    Ok(Some(fault.step(above).step(Step::Recreate { path, files })))
 }

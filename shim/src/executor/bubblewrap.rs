@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use codeoid_spec::bundle;
+use codeoid_spec::bundle::{self, Fleeting};
 use nix::unistd::Pid;
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 
@@ -47,6 +47,9 @@ pub enum Error {
     /// A path with a NUL or that is not UTF-8.
     #[error("path {} cannot be an argument", .0.display())]
     Path(PathBuf),
+    /// The bundle's lists of paths.
+    #[error(transparent)]
+    Bundle(#[from] bundle::Error),
 }
 
 /// One entry of the root directory's skeleton.
@@ -97,11 +100,10 @@ pub fn arguments(
             Entry::Link(target) => say(&["--symlink", word(target)?, path]),
         }
     }
-    // A mask on what is not there any more would be made, in the host's own directory.
-    let masks = bundle::masks(spec).unwrap_or_default();
+    // Bubblewrap would end, or make the mount point, in the host's own directory.
+    let fleeting = Fleeting::of(spec)?;
     for mount in spec.mounts().as_deref().unwrap_or_default() {
-        let at = mount.destination();
-        if !masks.contains(at) || at.symlink_metadata().is_ok() {
+        if fleeting.depends_on(mount).is_none_or(|path| path.symlink_metadata().is_ok()) {
             translate(mount, overlays, &mut say)?;
         }
     }

@@ -16,14 +16,14 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recvmsg, send, sendmsg};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, chdir, getppid};
+use nix::unistd::{ForkResult, Pid, chdir, getpid, getppid};
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::init::Init;
 use super::message::Message;
 use super::stage::{self, Overlay};
 use super::{bubblewrap, libcontainer, streams};
-use crate::layers::Whiteouts;
+use crate::layers::{self, Whiteouts};
 use crate::session::Shared;
 use crate::sys::{self, Context, mount as m, process};
 
@@ -47,10 +47,8 @@ pub struct Engine<'a> {
     pub supervisor: Pid,
     /// The socket to the supervisor.
     pub status: OwnedFd,
-    /// Read end of a pipe whose write end is `holding`.
+    /// The place of the engine's handle on itself, for init.
     pub alive: OwnedFd,
-    /// Kept open for as long as the engine lives.
-    pub holding: OwnedFd,
     /// What becomes process 1.
     pub init: Init,
     /// The unique name that libcontainer gets.
@@ -115,7 +113,7 @@ impl Engine<'_> {
     pub fn run(self) -> ! {
         let shared = self.join.iter().flat_map(|join| join.user.iter().chain([&join.mount]));
         let shared = shared.map(|fd| fd.as_raw_fd());
-        let own = [&self.status, &self.alive, &self.holding].map(AsRawFd::as_raw_fd);
+        let own = [&self.status, &self.alive].map(AsRawFd::as_raw_fd);
         let needed: Vec<_> = own.into_iter().chain(shared).collect();
         let _ = process::close_all_but(&needed);
         let mut stdin = None;
@@ -174,6 +172,12 @@ impl Engine<'_> {
         if getppid() != self.supervisor {
             return Err(Error::Orphaned);
         }
+        // Its number is known to init; what it stands for is known only now. A pipe would not do: its other end would
+        // be held by libcontainer's intermediate process as well, for a moment that can be too long.
+        let own = process::pidfd_open(getpid()).map_err(Error::Namespaces)?;
+        process::duplicate_to(own.as_raw_fd(), self.alive.as_raw_fd())
+            .on("dup3", "pidfd")
+            .map_err(Error::Namespaces)?;
         *stdin = streams::protect_stdin().map_err(Error::Mounts)?;
         self.cover_stage().map_err(Error::Mounts)?;
         match &self.runtime {
@@ -369,7 +373,7 @@ impl Engine<'_> {
         let mounted = match &overlay.upper {
             // Without `volatile` the turn's end would wait until the whole file system that the layer lies on,
             // with everybody's data, is written to disk (kernel, overlayfs.rst, "Volatile mount").
-            Some((_, work)) if forget_volatile(work) => match mount(&format!("{data},volatile")) {
+            Some((_, work)) if layers::forget_volatile(work) => match mount(&format!("{data},volatile")) {
                 // Linux before 5.10 does not know it.
                 Err(error) if error.errno == Errno::EINVAL => mount(&data),
                 other => other,
@@ -379,18 +383,6 @@ impl Engine<'_> {
         chdir("/").on("chdir", "/")?;
         mounted
     }
-}
-
-/// Takes away the mark by which the kernel refuses a layer that was mounted `volatile` before: it cannot know
-/// whether the machine has crashed since. For us that is no reason to throw the layer away; it holds what any
-/// program leaves that does not wait for the disk. Returns whether no mark is left.
-fn forget_volatile(work: &Path) -> bool {
-    let gone = |result: std::io::Result<()>| match result {
-        Ok(()) => true,
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    };
-    let mark = work.join("work/incompat/volatile");
-    gone(std::fs::remove_file(mark.join("dirty"))) && gone(std::fs::remove_dir(mark))
 }
 
 fn leave_out(path: &Path) -> sys::Result<()> {

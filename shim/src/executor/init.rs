@@ -14,6 +14,7 @@ use ::libcontainer::oci_spec::runtime::Spec;
 use ::libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::Winsize;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
@@ -28,7 +29,7 @@ use crate::sys::{process, tty};
 
 /// Number of the status socket in init; the first after the standard streams.
 const STATUS: RawFd = 3;
-/// Number of the pipe whose other end the engine holds.
+/// Number of the handle on the engine.
 const ALIVE: RawFd = 4;
 
 /// What init needs to know. Everything is prepared before the fork, since libcontainer replaces the
@@ -47,10 +48,8 @@ pub struct Init {
 pub struct Wiring {
     /// The socket to the supervisor: a descriptor number, inherited through libcontainer's two forks.
     pub status: RawFd,
-    /// Read end of a pipe whose write end the engine holds.
+    /// A handle on the engine (pidfd_open(2)).
     pub alive: RawFd,
-    /// The other end of `alive`, which is the engine's; init must not hold it too.
-    pub holding: RawFd,
     /// Which of the standard streams are the new terminal; all false: no terminal.
     pub terminal: [bool; 3],
     /// The terminal's size (rows, columns).
@@ -323,10 +322,10 @@ fn scope_abstract_sockets() -> Result<(), Errno> {
     restrict().map(drop).map_err(|_| Errno::EPERM)
 }
 
-/// Whether nobody has the other end of the pipe any more.
-fn is_orphaned(alive: RawFd) -> bool {
-    let mut byte = [0];
-    nix::unistd::read(process::borrow(alive), &mut byte) != Err(Errno::EAGAIN)
+/// Whether the engine has ended: a handle on a process is readable then (pidfd_open(2)).
+fn is_orphaned(engine: RawFd) -> bool {
+    let mut fds = [PollFd::new(process::borrow(engine), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO) != Ok(0)
 }
 
 fn open_null() -> nix::Result<OwnedFd> {
@@ -399,7 +398,6 @@ impl Executor for Init {
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
         let orphaned = || ExecutorValidationError::ArgValidationError("the engine is gone".to_owned());
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|_| orphaned())?;
-        let _ = nix::unistd::close(self.wiring.holding);
         if is_orphaned(self.wiring.alive) { Err(orphaned()) } else { Ok(()) }
     }
 
@@ -430,7 +428,6 @@ mod tests {
             Wiring {
                 status: 3,
                 alive: 4,
-                holding: 5,
                 terminal: [false; 3],
                 window: None,
                 umask: None,

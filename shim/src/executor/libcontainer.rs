@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ::libcontainer::container::builder::ContainerBuilder;
 use ::libcontainer::syscall::syscall::SyscallType;
-use codeoid_spec::bundle;
+use codeoid_spec::bundle::Fleeting;
 use nix::errno::Errno;
 use nix::mount::MsFlags;
 use nix::unistd::Pid;
@@ -43,9 +43,8 @@ fn prepare<'a>(engine: &'a Engine<'_>) -> Result<&'a Path, Error> {
         std::fs::create_dir(dir.join(name)).on("mkdir", dir.join(name).display()).map_err(Error::Mounts)?;
     }
     let rootfs = engine.spec.root().as_ref().map_or_else(|| Path::new("rootfs"), |root| root.path());
-    let masks = bundle::masks(engine.spec);
-    let masks = masks.map_err(|error| Error::Config(Box::new(error)))?.into_iter().collect();
-    let staged = Stage::new(dir, &engine.bundle.join(rootfs), masks)?;
+    let fleeting = Fleeting::of(engine.spec).map_err(|error| Error::Config(Box::new(error)))?;
+    let staged = Stage::new(dir, &engine.bundle.join(rootfs), fleeting)?;
     let mut rest = Vec::new();
     let mut layers = 0;
     for mount in engine.spec.mounts().as_deref().unwrap_or_default() {

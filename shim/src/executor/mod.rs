@@ -18,9 +18,8 @@ use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{self, annotation};
 use codeoid_spec::policy;
-use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
-use nix::unistd::{ForkResult, getpid, pipe2};
+use nix::unistd::{ForkResult, getpid};
 use oci_spec::runtime::Spec;
 
 use crate::diagnostic::{Doing, Failure};
@@ -128,7 +127,7 @@ impl Start<'_> {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).doing(what)?;
         // The kernel adds the sender's pid as we see it: init does not know that number itself.
         setsockopt(&ours, sockopt::PassCred, &true).doing(what)?;
-        let (alive, holding) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).doing(what)?;
+        let alive = process::pidfd_open(getpid()).doing(what)?;
         let terminal = bundle::annotation(spec, annotation::TERMINAL).unwrap_or("");
         let terminal = ["0", "1", "2"].map(|number| terminal.contains(number));
         let clamp = |size: u64| u16::try_from(size).unwrap_or(u16::MAX);
@@ -141,7 +140,6 @@ impl Start<'_> {
         let wiring = Wiring {
             status: theirs.as_raw_fd(),
             alive: alive.as_raw_fd(),
-            holding: holding.as_raw_fd(),
             terminal,
             window,
             umask: process.user().umask(),
@@ -162,7 +160,6 @@ impl Start<'_> {
             supervisor: getpid(),
             status: theirs,
             alive,
-            holding,
             init,
             id: bundle::annotation(spec, annotation::TURN).unwrap_or("turn").to_owned(),
             cgroups: self.cgroups,
@@ -175,11 +172,8 @@ impl Start<'_> {
                 engine.run()
             }
             ForkResult::Parent { child } => {
-                let Engine { runtime, holding, .. } = engine;
-                // bubblewrap closes what it does not know, and sees to it itself that init dies with it.
-                let holding = matches!(runtime, Runtime::Bubblewrap { .. }).then_some(holding);
                 let pidfd = process::pidfd_open(child).doing(what)?;
-                Ok(Running { child, pidfd, socket: ours, init: None, _holding: holding })
+                Ok(Running { child, pidfd, socket: ours, init: None })
             }
         }
     }

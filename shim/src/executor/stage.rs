@@ -7,10 +7,10 @@
 //!
 //! The attacker here is the previous turn: it may have left any names in the workspace and the home layer.
 
-use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use codeoid_spec::bundle::Fleeting;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::MsFlags;
@@ -76,13 +76,13 @@ pub struct Stage {
     pub dir: PathBuf,
     /// The root of the tree, attached below `dir`.
     root: OwnedFd,
-    /// Masks: where one of them is not there any more, there is nothing to mask, and nothing is made.
-    masks: HashSet<PathBuf>,
+    /// What is left out where it is gone.
+    fleeting: Fleeting,
 }
 
 impl Stage {
     /// Attaches the bundle's root directory at `dir/root`, `dir` being a private tmpfs.
-    pub fn new(dir: &Path, rootfs: &Path, masks: HashSet<PathBuf>) -> Result<Self> {
+    pub fn new(dir: &Path, rootfs: &Path, fleeting: Fleeting) -> Result<Self> {
         let at = dir.join("root");
         let step = || -> sys::Result<OwnedFd> {
             let source = m::open_path(None, rootfs)?;
@@ -91,7 +91,7 @@ impl Stage {
             m::open_path(None, &at)
         };
         let root = step().map_err(|source| Error::Mount { target: PathBuf::from("/"), source })?;
-        Ok(Self { dir: dir.to_owned(), root, masks })
+        Ok(Self { dir: dir.to_owned(), root, fleeting })
     }
 
     /// Where the root of the staged tree is.
@@ -122,12 +122,22 @@ impl Stage {
         let kind = mount.typ().as_deref().unwrap_or("none");
         let options = parse(mount, kind)?;
         let failed = |source| Error::Mount { target: target.clone(), source };
-        if options.bind && self.masks.contains(target) && self.is_missing(target).map_err(failed)? {
-            return Ok(true);
-        }
         if options.bind {
+            let mut may_be_gone = false;
+            if let Some(path) = self.fleeting.depends_on(mount) {
+                // A mask hides what the sandbox would see; everything else is looked for on the host.
+                may_be_gone = mount.source().as_deref() == Some(path);
+                let there = m::open_path(Some(self.root.as_fd()), path);
+                if !may_be_gone && there.is_err_and(|error| is_gone(error.errno)) {
+                    return Ok(true);
+                }
+            }
             let source = mount.source().as_deref().ok_or(Error::NoSource { target: target.clone() })?;
-            return self.bind(source, target, &options).map_err(failed).map(|()| true);
+            let pin = self.fleeting.is_pin(mount);
+            return match self.bind(source, target, &options, pin) {
+                Err(error) if may_be_gone && is_gone(error.errno) => Ok(true),
+                other => other.map_err(failed).map(|()| true),
+            };
         }
         match kind {
             "proc" | "mqueue" | "sysfs" => Ok(false),
@@ -146,26 +156,18 @@ impl Stage {
                 })?;
                 let merged = home(&overlay).map_err(failed)?;
                 let bind = Options { recursive: false, ..options };
-                self.bind(&merged, target, &bind).map_err(failed)?;
+                self.bind(&merged, target, &bind, false).map_err(failed)?;
                 Ok(true)
             }
             other => Err(Error::Kind { target: target.clone(), kind: other.to_owned() }),
         }
     }
 
-    fn is_missing(&self, target: &Path) -> sys::Result<bool> {
-        match m::open_path(Some(self.root.as_fd()), target) {
-            Ok(_) => Ok(false),
-            // Where the caller may not look, the turn may not either.
-            Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn bind(&self, source: &Path, target: &Path, options: &Options<'_>) -> sys::Result<()> {
+    fn bind(&self, source: &Path, target: &Path, options: &Options<'_>, pin: bool) -> sys::Result<()> {
         let from = m::open_path(None, source)?;
         let is_dir = is_directory(from.as_fd(), source)?;
-        let to = self.target(target, is_dir)?;
+        let to =
+            if pin { m::open_path(Some(self.root.as_fd()), target)? } else { self.target(target, is_dir)? };
         m::bind(from.as_fd(), to.as_fd(), options.recursive, options.attributes, source)
     }
 
@@ -200,6 +202,11 @@ impl Stage {
         }
         Ok(at)
     }
+}
+
+/// Whether nothing is there. Where the caller may not look, the turn may not either.
+const fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES)
 }
 
 fn is_directory(fd: BorrowedFd<'_>, what: &Path) -> sys::Result<bool> {

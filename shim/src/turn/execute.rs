@@ -14,10 +14,10 @@ use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::init::Rlimits;
 use crate::executor::{self, Choice};
-use crate::seccomp;
 use crate::session::{self, Locked, Neighbours, Session};
 use crate::supervise::Signals;
 use crate::watch::{Alarm, Watch};
+use crate::{layers, seccomp};
 
 use super::stop;
 
@@ -144,14 +144,24 @@ impl Execution<'_> {
             None => Some(lock),
         };
         stop::at("running");
+        let mut neighbour = join;
         let joinable = |engine| {
-            let lock = lock.map_or_else(|| session.lock(), Ok)?;
+            // Never waited for: the turn runs, and has signals and a time limit. Without it the registration by the
+            // neighbour's namespaces stays good for as long as they are kept.
+            let Some(lock) = lock.or_else(|| session.try_lock()) else { return Ok(()) };
             let registered = home.as_ref().map_or(Ok(()), |home| lock.register(turn, engine, home));
-            drop(join);
+            neighbour = None;
             registered
         };
         let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch);
         session::unregister(&session, turn);
+        drop(neighbour);
+        if home.is_some()
+            && let Ok(_lock) = session.lock()
+            && !session.is_alive()
+        {
+            layers::forget_volatile(&session.home_work());
+        }
         let ended = ended?;
         let mut warnings: Vec<String> = watch.alarms().map(sentence).collect();
         if ended.timed_out {

@@ -6,14 +6,16 @@ use std::path::Path;
 
 use codeoid_hooks::shared::baseline;
 use codeoid_hooks::{folder, journal};
+use codeoid_spec::audit::Event;
 use codeoid_spec::bundle;
 use codeoid_spec::policy::{Home, Policy};
 
 use super::Planned;
 use crate::cli::bundle::Format;
 use crate::diagnostic::{Doing, Failure};
-use crate::executor::bubblewrap;
-use crate::layers;
+use crate::executor::{bubblewrap, coverage};
+use crate::session::Session;
+use crate::{audit, layers, widening};
 
 /// Writes a turn's bundle to a directory that does not exist yet, or is empty.
 pub fn write_bundle(
@@ -26,6 +28,9 @@ pub fn write_bundle(
     let what = || format!("write the bundle to {}", output.display());
     let output = std::path::absolute(output).doing(what())?;
     let mut planned = Planned::resolve(policy, command, runtime)?;
+    let coverage = coverage::linux(&planned.plan, policy, "libcontainer");
+    let weaker = coverage::judge(&coverage, policy, "libcontainer")?;
+    let widened = widening::judge(policy, &planned.plan)?;
     // Whoever runs the bundle gives it its streams.
     planned.plan.terminal = [false; 3];
     let Planned { host, plan } = planned;
@@ -50,6 +55,14 @@ pub fn write_bundle(
         return Err(Failure::new(what(), "it is not empty").hint("choose another directory"));
     }
     layers::make_state(&host.state)?;
+    for sentence in weaker.iter().filter(|sentence| sentence.contains(": not enforced")) {
+        super::say(&format!("warning: {sentence}"));
+    }
+    for sentence in widened {
+        let repository = plan.guard.as_ref().map(|guard| guard.repository.common_dir.as_path());
+        let detail = serde_json::json!({ "what": sentence, "bundle": output });
+        audit::append(&host.state, Event::SandboxWidened, Some(&plan.session), None, repository, detail)?;
+    }
     layers::private_dir(&output).doing(what())?;
     if let Some(guard) = &plan.guard {
         // The bundle binds them, so they have to be there; the hook takes empty ones away again.
@@ -63,6 +76,11 @@ pub fn write_bundle(
         journal::store_baseline(&output, &baseline).doing(what())?;
     }
     let layout = layers::make(&plan, &host, Some(&output))?;
+    let session = Session::new(&host.state, &plan.session);
+    if layout.home.is_some() && !session.is_alive() {
+        // A turn that was killed may have left it.
+        layers::forget_volatile(&session.home_work());
+    }
     let spec = bundle::config(&plan, &layout).doing(what())?;
     spec.save(output.join("config.json")).doing(what())?;
     if format == Format::Bwrap {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{
     BoxBuilder, Capabilities, HookBuilder, HooksBuilder, Linux, LinuxBuilder, LinuxCapabilitiesBuilder,
     LinuxCpuBuilder, LinuxIdMappingBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder, LinuxNamespaceType,
-    LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, MountBuilder, Process, ProcessBuilder,
+    LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, Process, ProcessBuilder,
     RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
@@ -379,12 +379,55 @@ pub fn paths(spec: &Spec, name: &'static str) -> Result<Vec<PathBuf>, Error> {
     Ok(strings(spec, name)?.into_iter().map(PathBuf::from).collect())
 }
 
-/// All paths that have a mask where they exist.
-///
-/// # Errors
-/// When one of the lists is not a JSON array of strings.
-pub fn masks(spec: &Spec) -> Result<Vec<PathBuf>, Error> {
-    Ok([paths(spec, annotation::WATCH_MASKS)?, paths(spec, annotation::WATCH_SOCKETS)?].concat())
+/// Which mounts are left out where what they are for is gone when they are made: between plan and start a human may
+/// remove a worktree, and a daemon its socket.
+#[derive(Debug, Clone, Default)]
+pub struct Fleeting {
+    masks: HashSet<PathBuf>,
+    pins: HashSet<PathBuf>,
+}
+
+impl Fleeting {
+    /// Those of a bundle.
+    ///
+    /// # Errors
+    /// When one of its lists is not a JSON array of strings.
+    pub fn of(spec: &Spec) -> Result<Self, Error> {
+        let masks = [paths(spec, annotation::WATCH_MASKS)?, paths(spec, annotation::WATCH_SOCKETS)?].concat();
+        let pins = paths(spec, annotation::WATCH_PINS)?.into_iter().collect();
+        Ok(Self { masks: masks.into_iter().collect(), pins })
+    }
+
+    /// Whether a mount lies on a path of git's, where nothing may ever be made for it.
+    #[must_use]
+    pub fn is_pin(&self, mount: &Mount) -> bool {
+        self.pins.contains(mount.destination())
+    }
+
+    /// The path that has to exist for a mount to be made; `None`: the mount is made, or the start fails.
+    ///
+    /// For a mask it is what it hides. For what is bound read-only under its own name it is that. Not for a pin of
+    /// git's protection; but for that of a worktree's entry, which is gone with the worktree, and for the directory of
+    /// all entries, which git removes with the last of them.
+    #[must_use]
+    pub fn depends_on<'a>(&self, mount: &'a Mount) -> Option<&'a Path> {
+        let target = mount.destination();
+        if self.masks.contains(target) {
+            return Some(target);
+        }
+        if mount.typ().as_deref() != Some("bind") || mount.source().as_ref() != Some(target) {
+            return None;
+        }
+        let entries =
+            |path: Option<&Path>| path.and_then(Path::file_name).is_some_and(|name| name == "worktrees");
+        let options = mount.options().as_deref().unwrap_or_default();
+        let fleeting = if self.pins.contains(target) {
+            entries(Some(target)) || entries(target.parent())
+        } else {
+            options.iter().any(|option| option == "ro" || option == "rro")
+        };
+        fleeting.then_some(target)
+    }
 }
 
 /// A list of strings in an annotation; empty where there is none.

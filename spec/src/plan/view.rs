@@ -582,11 +582,26 @@ impl View<'_> {
             // It ends in `..`.
             _ => self.resolved(path, known),
         };
-        let target = match self.tree.node(&named) {
-            Some(Node::Link(_)) => self.tree.real(&named),
-            _ => None,
-        };
-        std::iter::once(named).chain(target).collect()
+        let mut places = vec![named];
+        // Where a link leads, even if nothing is there yet; as many as the kernel follows (path_resolution(7)).
+        while places.len() <= 40 {
+            let last = &places[places.len() - 1];
+            let Some(Node::Link(to)) = self.tree.node(last) else { break };
+            if let Some(real) = self.tree.real(last) {
+                places.push(real);
+                break;
+            }
+            let to = last.parent().unwrap_or(last).join(to);
+            let next = match (to.parent(), to.file_name()) {
+                (Some(parent), Some(name)) => self.resolved(parent, known).join(name),
+                _ => break,
+            };
+            if places.contains(&next) {
+                break;
+            }
+            places.push(next);
+        }
+        places
     }
 
     /// A directory with `..` and its symbolic links resolved, as far as it exists; what is missing stays as
