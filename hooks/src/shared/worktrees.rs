@@ -51,16 +51,16 @@ pub(super) fn judge(
     let base = git_dir.path().join("worktrees");
     let Joined { present, missing } = join(&items, &area.entries);
     let moved = moved(&base, &present, &missing, top, case.taken(), faults);
-    let in_progress = worktrees.as_ref().map(|worktrees| in_progress(case, worktrees, &present));
-    let in_progress = in_progress.unwrap_or_default();
+    let progress =
+        worktrees.as_ref().map(|worktrees| progress(case, worktrees, &present)).unwrap_or_default();
     // Those that had to be looked into; the others are as their records say.
     let mut seen = Vec::new();
     if let Some(worktrees) = &worktrees {
         for (item, record) in present {
-            let handled = in_progress.contains(item.name.as_os_str())
+            let handled = progress.moving.contains(item.name.as_os_str())
                 || !moved.is_empty() && moved.contains(&base.join(&item.name));
             if !handled {
-                let result = one(case, area, git_dir, worktrees, item, record, faults);
+                let result = one(case, area, git_dir, worktrees, (item, record), &progress, faults);
                 seen.extend(attempt(result, &base.join(&item.name), faults));
             }
         }
@@ -156,8 +156,8 @@ fn one<'a>(
     area: &Area,
     git_dir: &Dir,
     worktrees: &Dir,
-    item: &Item,
-    record: Option<&'a EntryRecord>,
+    (item, record): (&Item, Option<&'a EntryRecord>),
+    progress: &Progress,
     faults: &mut Vec<Fault>,
 ) -> Result<Option<Seen<'a>>, read::Error> {
     let path = || worktrees.path().join(&item.name);
@@ -188,6 +188,10 @@ fn one<'a>(
         return Ok(None);
     }
     let Some(dir) = worktrees.child(&item.name)? else { return Ok(None) };
+    // Half of an entry is judged only as it was found twice: anything else is in somebody's hands by now.
+    if is_incomplete(&dir)? && progress.stuck.get(&item.name) != Some(&dir.stamp()?) {
+        return Ok(None);
+    }
     let id = id.to_owned();
     let mut seen = Seen { id, record, target: None, changed: !untouched };
     inside(case, area, git_dir, &dir, &mut seen, faults)?;
@@ -197,20 +201,25 @@ fn one<'a>(
 /// What git has at work when it makes an entry again or takes one away.
 const MAKING: Work = Work::Commands(&["worktree", "gc", "maintenance", "prune"]);
 
-/// Entries that somebody's `git worktree add`, `move` or `remove` is at right now: git writes and removes an entry's
-/// files one by one, and marks an entry that it makes as locked, "initializing" (git-worktree(1)). An entry that
-/// stays so, with no git at work on the repository, is judged. Who is at work is asked for all of them at once:
-/// there may be thousands. With an entry that was there before the turn only the commands count that touch entries.
-fn in_progress(
-    case: &Case<'_>,
-    worktrees: &Dir,
-    present: &[(&Item, Option<&EntryRecord>)],
-) -> HashSet<OsString> {
+/// What is going on with entries that are not whole.
+#[derive(Default)]
+struct Progress {
+    /// Somebody is at these.
+    moving: HashSet<OsString>,
+    /// Nobody is at these, and they do not change; with their stamps.
+    stuck: HashMap<OsString, Stamp>,
+}
+
+/// Looks for entries that somebody's `git worktree add`, `move` or `remove` is at right now: git writes and removes
+/// an entry's files one by one, and marks an entry that it makes as locked, "initializing" (git-worktree(1)). An
+/// entry that stays exactly so, with no git at work on the repository, is judged. Who is at work is asked for all of
+/// them at once: there may be thousands. With an entry that was there before the turn only the commands count that
+/// touch entries.
+fn progress(case: &Case<'_>, worktrees: &Dir, present: &[(&Item, Option<&EntryRecord>)]) -> Progress {
     // What cannot be looked into is judged like any other entry, and named then. None is kept open meanwhile.
     let incomplete = |name: &OsString| match worktrees.child(name) {
-        Ok(Some(dir)) => Some(is_incomplete(&dir).unwrap_or(false)),
-        Ok(None) => None,
-        Err(_) => Some(false),
+        Ok(Some(dir)) if is_incomplete(&dir).unwrap_or(false) => dir.stamp().ok(),
+        _ => None,
     };
     // A name in an entry that was added or taken away changes the entry's own ctime.
     let changed = |item: &Item| {
@@ -218,30 +227,37 @@ fn in_progress(
             .lstat(&item.name)
             .is_ok_and(|stamp| stamp.is_none_or(|stamp| !settled(&stamp, case.taken())))
     };
-    let mut open: Vec<(&OsString, bool)> = Vec::new();
+    let mut open: Vec<(&OsString, bool, Stamp)> = Vec::new();
     for (item, record) in present.iter().filter(|(item, _)| item.kind == Kind::Directory) {
-        if (record.is_none() || changed(item)) && incomplete(&item.name) != Some(false) {
-            open.push((&item.name, record.is_some()));
+        let judged = case.depth == Depth::Everything || record.is_none_or(|record| record.own);
+        if (judged || changed(item))
+            && let Some(stamp) = incomplete(&item.name)
+        {
+            open.push((&item.name, record.is_some(), stamp));
         }
     }
     if open.is_empty() {
-        return HashSet::new();
+        return Progress::default();
     }
     let at_work = || {
-        let new = open.iter().any(|(_, known)| !known) && case.git_works();
-        (new, open.iter().any(|(_, known)| *known) && case.git_at_work(MAKING) != Answer::Nobody)
+        let new = open.iter().any(|(_, known, _)| !known) && case.git_works();
+        (new, open.iter().any(|(_, known, _)| *known) && case.git_at_work(MAKING) != Answer::Nobody)
     };
     let first = at_work();
     case.wait();
-    // Complete by now, or gone: then it was in progress.
-    let moving: HashSet<&OsString> =
-        open.iter().map(|(name, _)| *name).filter(|name| incomplete(name) != Some(true)).collect();
+    let still: Vec<bool> =
+        open.iter().map(|(name, _, stamp)| incomplete(name).as_ref() == Some(stamp)).collect();
     let second = at_work();
-    let busy = |known: bool| if known { first.1 || second.1 } else { first.0 || second.0 };
-    open.iter()
-        .filter(|(name, known)| busy(*known) || moving.contains(name))
-        .map(|(n, _)| (*n).clone())
-        .collect()
+    let mut progress = Progress::default();
+    for ((name, known, stamp), still) in open.iter().zip(still) {
+        let busy = if *known { first.1 || second.1 } else { first.0 || second.0 };
+        if busy || !still {
+            progress.moving.insert((*name).clone());
+        } else {
+            progress.stuck.insert((*name).clone(), *stamp);
+        }
+    }
+    progress
 }
 
 /// Whether an entry looks as one does that git is making or removing.
