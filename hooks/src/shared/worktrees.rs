@@ -126,8 +126,9 @@ fn moved(
     let mut handled = Vec::new();
     for (record, taken) in homeless {
         let Some(from) = strangers.get(&record.inode) else { continue };
-        // A number that was free again: this one was made since.
-        if read::born(from).is_some_and(|born| born > baseline) {
+        // A number that was free again: this one was made since. Or it is gone, or another one again, by now.
+        let still = read::lstat(from).ok().flatten().is_some_and(|stamp| stamp.ino == record.inode);
+        if !still || read::born(from).is_some_and(|born| born > baseline) {
             continue;
         }
         let home = base.join(&record.id);
