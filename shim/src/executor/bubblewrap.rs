@@ -8,19 +8,20 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{self, Fleeting};
+use nix::errno::Errno;
 use nix::unistd::Pid;
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 
 use super::engine::{self, Engine};
 use super::message::Message;
 use super::stage::Overlay;
-use crate::sys::{self, Context, process};
+use crate::sys::{self, Context, mount as m, process};
 
 /// Where our own program appears in the sandbox, to be init.
 const INIT: &str = "/run/codeoid-init";
@@ -197,7 +198,17 @@ pub fn start(engine: &Engine<'_>, program: &Path) -> Result<Pid, engine::Error> 
     let failed = engine::Error::Bubblewrap;
     let own = std::env::current_exe().on("readlink", "/proc/self/exe").map_err(failed)?;
     let skeleton = read_skeleton(&engine.bundle.join(rootfs)).map_err(failed)?;
-    let mut args = arguments(engine.spec, &skeleton, &overlays, &own)?;
+    let fleeting = Fleeting::of(engine.spec).map_err(Error::from)?;
+    let mut spec = engine.spec.clone();
+    if let Some(mounts) = spec.mounts_mut() {
+        // Bubblewrap's binds are recursive, so a mask in these namespaces is in the sandbox too; and here one whose
+        // path is gone can be left out.
+        for mask in mounts.iter().filter(|mount| fleeting.is_mask(mount)) {
+            mask_here(mask).map_err(failed)?;
+        }
+        mounts.retain(|mount| !fleeting.is_mask(mount));
+    }
+    let mut args = arguments(&spec, &skeleton, &overlays, &own)?;
     let filter =
         engine.filter.as_ref().map(|bytes| memory_file("seccomp", bytes)).transpose().map_err(failed)?;
     if let Some(filter) = &filter {
@@ -228,6 +239,22 @@ pub fn start(engine: &Engine<'_>, program: &Path) -> Result<Pid, engine::Error> 
     let path = CString::new(program.as_os_str().as_bytes()).expect("a path that was found has no NUL");
     let errno = process::execve(&path, &pointers, &[c"PATH=/usr/bin:/bin".as_ptr(), std::ptr::null()]);
     Err(failed(sys::Error::new("execve", program.display(), errno)))
+}
+
+/// Makes a mask in the engine's own mount namespace.
+fn mask_here(mask: &Mount) -> sys::Result<()> {
+    let Some(source) = mask.source() else { return Ok(()) };
+    let target = mask.destination();
+    let to = match m::open_path(None, target) {
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => return Ok(()),
+        other => other?,
+    };
+    let from = m::open_path(None, source)?;
+    let read_only = m::Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: false };
+    match m::bind(from.as_fd(), to.as_fd(), false, read_only, target) {
+        Err(error) if error.errno == Errno::ENOENT => Ok(()),
+        other => other,
+    }
 }
 
 /// The arguments for a bundle that is written down, one a line. An overlay stands there as its lower

@@ -404,6 +404,12 @@ impl Fleeting {
         self.pins.contains(mount.destination())
     }
 
+    /// Whether a mount is a mask.
+    #[must_use]
+    pub fn is_mask(&self, mount: &Mount) -> bool {
+        self.masks.contains(mount.destination())
+    }
+
     /// The path that has to exist for a mount to be made; `None`: the mount is made, or the start fails.
     ///
     /// For a mask it is what it hides. For what is bound read-only under its own name it is that. Not for a pin of
