@@ -882,14 +882,14 @@ impl Import<'_> {
                         || above.starts_with(&[name.as_slice(), b"/"].concat())
                 });
                 if let Some(above) = above
-                    && !used.contains_key(**above)
+                    && !used.contains_key(*above)
                     && let Some(old) = host.object(above.as_bstr())
                     && self.base_refs.object(above.as_bstr()) == Some(old)
                     && self.remove_ref(above.as_bstr(), old)
                 {
                     moved = one(self).is_ok();
                     if moved {
-                        self.base_refs.map.remove(**above);
+                        self.base_refs.map.remove(*above);
                     } else {
                         let back = format!("option no-deref\ncreate {} {old}\n", above.to_str_lossy());
                         let _ = self.git.run(["update-ref", "--stdin", "-m", MESSAGE], back.as_bytes());

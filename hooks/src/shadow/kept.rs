@@ -50,7 +50,9 @@ fn is_fan_out(name: &[u8]) -> bool {
 
 fn link_directory(from: &Dir, to: &Dir) -> Result<bool, write::Error> {
     let mut there = std::collections::HashSet::new();
-    to.visit(|name, _, _| drop(there.insert(name.to_owned())))?;
+    to.visit(|name, _, _| {
+        there.insert(name.to_owned());
+    })?;
     let mut new = Vec::new();
     from.visit(|name, kind, _| {
         let temporary = name.to_bytes().starts_with(b"tmp_") || name.to_bytes().ends_with(b".lock");

@@ -39,13 +39,19 @@ use crate::read::{self, Dir, Kind, POINTER_LIMIT};
 pub use guard::{guard, limits};
 pub use import::{Imported, When};
 pub use place::{Claim, Place};
-pub use turn::{Record, close, finish, prepare};
+pub use turn::{FILE, Record, VERSION, close, finish, live, prepare};
 
 /// What the lock of a session's worktree on the host says (git-worktree(1), `lock`).
 pub(crate) const LOCKED: &str = "codeoid-shim: ";
 
 pub(crate) fn locked(session: &str) -> String {
     format!("{LOCKED}session {session} is at work here\n")
+}
+
+/// Whether a finding of this kind is for the person at the terminal, now: something of the session did not come.
+#[must_use]
+pub fn is_told(kind: &str) -> bool {
+    matches!(kind, "conflict" | "operation-in-progress" | "refused" | "shadow-destroyed")
 }
 
 /// Why a shadow could not be made, refreshed or imported.

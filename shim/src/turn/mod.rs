@@ -13,14 +13,15 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use codeoid_hooks::finish::{self, Outcome};
-use codeoid_hooks::folder::{self, Prepared};
+use codeoid_hooks::finish::{self, Claims, Outcome};
+use codeoid_hooks::folder;
 use codeoid_hooks::journal::{self, Journal};
-use codeoid_hooks::shared;
 use codeoid_hooks::shared::baseline::{self, Baseline};
 use codeoid_hooks::shared::check::Depth;
+use codeoid_hooks::{shadow, shared};
 use codeoid_spec::audit::Event;
 use codeoid_spec::bundle;
+use codeoid_spec::git::Protection;
 use codeoid_spec::plan::Plan;
 use codeoid_spec::policy::Policy;
 use codeoid_spec::report::{Action, Finding, Timing, TurnReport};
@@ -96,8 +97,12 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
         let ms = |from: Duration, to: Duration| (to - from).as_secs_f64() * 1000.0;
         let mut limits = weaker;
         if let Some(guard) = &plan.guard {
-            limits.extend(shared::limits(guard).doing("state the limits")?);
+            limits.extend(match guard.protection {
+                Protection::Shared => shared::limits(guard).doing("state the limits")?,
+                Protection::Shadow => shadow::limits(&guard.repository),
+            });
         }
+        let promoted = std::mem::take(&mut outcome.promoted);
         target.write(&TurnReport {
             version: 1,
             session: plan.session.clone(),
@@ -109,7 +114,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
             exit: executed.exit,
             coverage,
             findings: outcome.findings,
-            promoted: Vec::new(),
+            promoted,
             containers_removed: 0,
             warnings,
             timing_ms: Timing {
@@ -127,7 +132,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
 struct Opened {
     planned: Planned,
     journal: Journal,
-    prepared: Option<Prepared>,
+    claims: Claims,
     warnings: Vec<String>,
     /// What was found while the turn ran.
     early: Rc<RefCell<Vec<Finding>>>,
@@ -138,7 +143,9 @@ struct Opened {
 fn record(plan: &Plan, journal: &Journal, spec: &Spec) -> Result<Option<Baseline>, Failure> {
     let what = "write the bundle";
     spec.save(journal.directory().join("config.json")).doing(what)?;
-    let Some(guard) = &plan.guard else { return Ok(None) };
+    let Some(guard) = plan.guard.as_ref().filter(|guard| guard.protection == Protection::Shared) else {
+        return Ok(None);
+    };
     let what = "take the baseline of git's bookkeeping";
     let writable = plan.mounts.iter().filter(|mount| mount.rule == "write");
     let writable: Vec<_> = writable.map(|mount| mount.target.clone()).collect();
@@ -171,15 +178,16 @@ impl Opened {
                     Ok(prepared) => Some(prepared),
                     Err(failure) => {
                         // Nothing has run: what was made goes again.
-                        let _ = finish::finish(journal, &state, None);
+                        let _ = finish::finish(journal, &state, Claims::default());
                         return Err(failure);
                     }
                 }
             }
             None => None,
         };
-        let mut opened = Self { planned, journal, prepared, warnings: Vec::new(), early: Rc::default() };
-        if let (Some(prepared), Some(repository)) = (&opened.prepared, &repository) {
+        let claims = Claims { folders: prepared, shadow: None };
+        let mut opened = Self { planned, journal, claims, warnings: Vec::new(), early: Rc::default() };
+        if let (Some(prepared), Some(repository)) = (&opened.claims.folders, &repository) {
             warnings.extend(prepared.warnings.iter().cloned());
             if prepared.folders != repository.session_folders {
                 let folders = prepared.folders.clone();
@@ -187,7 +195,26 @@ impl Opened {
             }
         }
         opened.warnings = warnings;
-        Ok(opened)
+        match opened.shadow() {
+            Ok(()) => Ok(opened),
+            Err(failure) => {
+                let _ = opened.finish();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Builds or refreshes the session's shadow of the repository, where that is how it is protected.
+    fn shadow(&mut self) -> Result<(), Failure> {
+        let Planned { host, plan } = &self.planned;
+        let Some(record) = planned::shadow_record(host, plan) else { return Ok(()) };
+        let what = "make the session's view of the git dir";
+        record.store(self.journal.directory()).doing(what)?;
+        let (claim, warnings) = shadow::prepare(&record).doing(what)?;
+        self.claims.shadow = Some(claim);
+        self.warnings.extend(warnings);
+        stop::at("shadow");
+        Ok(())
     }
 
     /// Makes what the bundle refers to.
@@ -279,7 +306,7 @@ impl Opened {
     fn finish(self) -> (Outcome, Option<Failure>) {
         let kept = self.journal.record().keep_bundle.then(|| self.journal.directory().to_owned());
         let state = &self.planned.host.state;
-        let finished = finish::finish_stepwise(self.journal, state, self.prepared, || stop::at("restored"));
+        let finished = finish::finish_stepwise(self.journal, state, self.claims, || stop::at("restored"));
         if let Some(kept) = kept {
             let _ = std::fs::remove_dir(kept.join("stage"));
             say(&format!("the bundle is kept in {}", kept.display()));
@@ -326,6 +353,10 @@ pub fn say_restored(findings: &[Finding]) {
         let word = match finding.action {
             Action::Restored => "restored",
             Action::Removed => "removed",
+            Action::Reported if shadow::is_told(&finding.kind) => {
+                say(&finding.detail);
+                continue;
+            }
             Action::Reported => continue,
         };
         say(&format!("{word} {}: {}", finding.path.display(), finding.detail));

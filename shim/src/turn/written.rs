@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use codeoid_hooks::shared::baseline;
-use codeoid_hooks::{folder, journal};
+use codeoid_hooks::{folder, journal, shadow};
 use codeoid_spec::audit::Event;
 use codeoid_spec::bundle;
 use codeoid_spec::policy::{Home, Policy};
@@ -72,8 +72,20 @@ pub fn write_bundle(
                 Failure::new(what(), prepared.warnings.join("; ")).hint("leave that worktree root out")
             );
         }
-        let baseline = baseline::capture(guard, &[]).doing(what())?;
-        journal::store_baseline(&output, &baseline).doing(what())?;
+        match super::planned::shadow_record(&host, &plan) {
+            Some(record) => {
+                record.store(&output).doing(what())?;
+                let (claim, warnings) = shadow::prepare(&record).doing(what())?;
+                claim.end();
+                for warning in warnings {
+                    super::say(&format!("warning: {warning}"));
+                }
+            }
+            None => {
+                let baseline = baseline::capture(guard, &[]).doing(what())?;
+                journal::store_baseline(&output, &baseline).doing(what())?;
+            }
+        }
     }
     let layout = layers::make(&plan, &host, Some(&output))?;
     let session = Session::new(&host.state, &plan.session);
