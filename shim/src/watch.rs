@@ -44,6 +44,8 @@ pub struct Watch {
     alarms: BTreeSet<Alarm>,
     /// Called for each new alarm.
     on_alarm: Box<dyn FnMut(&Alarm)>,
+    /// Called once, when names begin to be watched: the turn is one that lasts.
+    on_armed: Option<Box<dyn FnOnce()>>,
 }
 
 impl Watch {
@@ -67,6 +69,7 @@ impl Watch {
             mountinfo: None,
             alarms: BTreeSet::new(),
             on_alarm,
+            on_armed: None,
         };
         if at_once {
             watch.arm();
@@ -74,14 +77,29 @@ impl Watch {
         watch
     }
 
+    /// Has something done when the turn turns out to be one that lasts.
+    pub fn when_armed(&mut self, then: Box<dyn FnOnce()>) {
+        self.on_armed = Some(then);
+    }
+
     /// Whether names are watched already.
     pub fn is_armed(&self) -> bool {
+        self.on_armed.is_none() && self.has_names()
+    }
+
+    fn has_names(&self) -> bool {
         self.inotify.is_some() || (self.pins.is_empty() && self.absent.is_empty() && self.masks.is_empty())
     }
 
     /// Begins to watch names. Not at once: closing an inotify descriptor waits for the kernel's reaper, ten
     /// milliseconds and more, and a turn that is over sooner than that is judged by the look at its end.
     pub fn arm(&mut self) {
+        if let Some(then) = self.on_armed.take() {
+            then();
+        }
+        if self.has_names() {
+            return;
+        }
         let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) else { return };
         let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
         let masks = self.masks.iter().map(|(path, _)| path);

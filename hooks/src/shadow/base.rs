@@ -52,6 +52,8 @@ pub(crate) struct Base {
     /// Refs that an import is about to move, with the new values: a kill must not make its own work look like somebody
     /// else's.
     pub pending: BTreeMap<String, String>,
+    /// What was imported while turns ran, for the report at the end.
+    pub promoted: Vec<String>,
     /// Refs that the session made.
     pub created: BTreeSet<String>,
 }

@@ -14,7 +14,7 @@ use crate::read::{self, Dir, Kind, POINTER_LIMIT};
 use crate::tree;
 
 /// What a linked entry has of the host's.
-const LINKED: [&str; 4] = ["gitdir", "commondir", "HEAD", "index"];
+const LINKED: [&str; 3] = ["gitdir", "commondir", "index"];
 /// What an own entry has besides its unit and pointers.
 const OWN_FILES: [&str; 1] = ["config.worktree"];
 
@@ -53,8 +53,10 @@ pub(crate) fn follow(build: &mut Build<'_>) -> Result<(), Error> {
         }
         let linked = is_linked(&worktrees, id)?;
         if foreign.contains(id) {
-            // What the session made of its view of somebody else's entry.
-            if !linked && !is_sessions(build, &worktrees, id)? {
+            if linked {
+                copy_head(build, &worktrees, id)?;
+            } else if !is_sessions(build, &worktrees, id)? {
+                // What the session made of its view of somebody else's entry.
                 link(build, &worktrees, id)?;
             }
         } else if linked {
@@ -77,9 +79,10 @@ pub(crate) fn follow(build: &mut Build<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn is_linked(worktrees: &Dir, id: &str) -> Result<bool, Error> {
-    let head = worktrees.lstat(Path::new(id).join("HEAD").as_os_str())?;
-    Ok(head.is_some_and(|stamp| stamp.kind() == Kind::Symlink))
+/// Whether an entry of a shadow is somebody else's.
+pub(crate) fn is_linked(worktrees: &Dir, id: &str) -> Result<bool, Error> {
+    let pointer = worktrees.lstat(Path::new(id).join("gitdir").as_os_str())?;
+    Ok(pointer.is_some_and(|stamp| stamp.kind() == Kind::Symlink))
 }
 
 /// Whether an entry of a foreign one's name is the session's own, which could not be imported under that name yet.
@@ -88,18 +91,40 @@ fn is_sessions(build: &Build<'_>, worktrees: &Dir, id: &str) -> Result<bool, Err
     Ok(named(&dir, &build.repository.common_dir, id, &build.repository.session_folders)?.is_some())
 }
 
-fn link(build: &Build<'_>, worktrees: &Dir, id: &str) -> Result<(), Error> {
+fn link(build: &mut Build<'_>, worktrees: &Dir, id: &str) -> Result<(), Error> {
     tree::remove(worktrees, id.as_ref())?;
     let dir = write::directory(worktrees, id.as_ref())?;
     for name in LINKED {
         write::link(&dir, name.as_ref(), &build.entry_link(id, name))?;
     }
+    build.base.copied.remove(&head_key(id));
+    copy_head(build, worktrees, id)
+}
+
+fn head_key(id: &str) -> String {
+    format!("worktrees/{id}/HEAD")
+}
+
+/// Copies HEAD of somebody else's entry, if it is another file than when it was last copied.
+fn copy_head(build: &mut Build<'_>, worktrees: &Dir, id: &str) -> Result<(), Error> {
+    let relative = Path::new("worktrees").join(id);
+    let stamp = build.host.lstat(relative.join("HEAD").as_os_str())?;
+    let key = head_key(id);
+    if stamp.is_some() && build.base.copied.get(&key) == stamp.as_ref() {
+        return Ok(());
+    }
+    if let (Ok(Some(from)), Ok(Some(to))) = (build.host.beneath(&relative), worktrees.child(id.as_ref())) {
+        write::copy(&from, "HEAD".as_ref(), &to)?;
+        if let Some(stamp) = stamp {
+            build.base.copied.insert(key, stamp);
+        }
+    }
     Ok(())
 }
 
-/// The worktree of an entry that a session has made: its `gitdir` names a `.git` in one of the session's folders, and
-/// that one points back. `None`: it is none that may come to the host.
-pub(crate) fn named(
+/// Where the worktree of an entry that a session has made is: its `gitdir` names a `.git` in one of the session's
+/// folders, in a directory that is there. `None`: it is none that may come to the host.
+pub(crate) fn worktree(
     entry: &Dir,
     common_dir: &Path,
     id: &str,
@@ -115,12 +140,21 @@ pub(crate) fn named(
     let Some(worktree) = git_file.parent() else { return Ok(None) };
     let real = Resolved::default().real(worktree);
     let inside = folders.iter().any(|folder| real != *folder && real.starts_with(folder));
-    if !inside || real != worktree || git_file.to_str().is_none() {
-        return Ok(None);
-    }
     // No component may be a symlink: it could be turned elsewhere later.
+    let plain = real == worktree && git_file.to_str().is_some() && Dir::open(&real).is_ok();
+    Ok((inside && plain).then_some(real))
+}
+
+/// [`worktree`], where its `.git` points back.
+pub(crate) fn named(
+    entry: &Dir,
+    common_dir: &Path,
+    id: &str,
+    folders: &[PathBuf],
+) -> Result<Option<PathBuf>, read::Error> {
+    let Some(real) = worktree(entry, common_dir, id, folders)? else { return Ok(None) };
     let Ok(dir) = Dir::open(&real) else { return Ok(None) };
     let Ok(Some(pointer)) = dir.read(".git".as_ref(), POINTER_LIMIT) else { return Ok(None) };
     let back = entry::gitfile_path(&pointer.bytes).map(|path| entry::normal(&real.join(path)));
-    Ok((back.as_deref() == Some(&place)).then_some(real))
+    Ok((back.as_deref() == Some(&common_dir.join("worktrees").join(id))).then_some(real))
 }

@@ -184,6 +184,10 @@ impl Import<'_> {
             && removed.is_empty()
             && settings.is_empty();
         if nothing {
+            if self.when == When::Ended && !self.base.promoted.is_empty() {
+                self.done.promoted = std::mem::take(&mut self.base.promoted);
+                self.base.store(self.place)?;
+            }
             return Ok(());
         }
 
@@ -223,6 +227,10 @@ impl Import<'_> {
             self.remove_entry(&id)?;
         }
         self.base.refs = Bytes(self.base_refs.to_text());
+        self.base.promoted.append(&mut self.done.promoted);
+        if self.when == When::Ended {
+            self.done.promoted = std::mem::take(&mut self.base.promoted);
+        }
         self.base.store(self.place)?;
         store.release()?;
         Ok(())
@@ -278,8 +286,7 @@ impl Import<'_> {
         };
         for item in worktrees.list()? {
             let Some(id) = item.name.to_str() else { continue };
-            let linked = worktrees.lstat(Path::new(id).join("HEAD").as_os_str())?;
-            if linked.is_none_or(|stamp| stamp.kind() == read::Kind::Symlink) {
+            if entries::is_linked(&worktrees, id)? {
                 continue;
             }
             let Ok(Some(dir)) = worktrees.child(&item.name) else { continue };
@@ -291,7 +298,15 @@ impl Import<'_> {
                 }
                 continue;
             }
-            let named = entries::named(&dir, &self.repository.common_dir, id, &self.repository.session_folders)?;
+            let folders = &self.repository.session_folders;
+            let mut named = entries::named(&dir, &self.repository.common_dir, id, folders)?;
+            if named.is_none()
+                && self.when == When::Ended
+                && let Some(worktree) = entries::worktree(&dir, &self.repository.common_dir, id, folders)?
+            {
+                self.put_back_pointer(id, &worktree)?;
+                named = entries::named(&dir, &self.repository.common_dir, id, folders)?;
+            }
             match (named, self.base.own.contains_key(id)) {
                 (Some(_), true) => list.extend(self.snapshot(id, relative, None)?),
                 (Some(worktree), false) => list.extend(self.snapshot(id, relative, Some(worktree))?),
@@ -300,6 +315,25 @@ impl Import<'_> {
             }
         }
         Ok(list)
+    }
+
+    /// Makes the `.git` of one of the session's worktrees what git makes it: it was pointed elsewhere, and git on the
+    /// host would follow it.
+    fn put_back_pointer(&mut self, id: &str, worktree: &Path) -> Result<(), Error> {
+        let Ok(dir) = Dir::open(worktree) else { return Ok(()) };
+        let Some(stamp) = dir.lstat(".git")? else { return Ok(()) };
+        if stamp.kind() == read::Kind::Directory {
+            // A repository of its own, whatever it is; it may be somebody's work.
+            write::rename(&dir, ".git".as_ref(), "git-dir-of-the-session".as_ref())?;
+        }
+        let pointer = entry::gitfile(&self.host.path().join("worktrees").join(id));
+        write::put(&dir, ".git".as_ref(), &pointer)?;
+        let detail = "the .git of the session's worktree pointed elsewhere; it points to the worktree's entry again";
+        let path = worktree.join(".git");
+        let action = Action::Restored;
+        let found = finding("gitfile-changed", Some(id), &path, detail);
+        self.done.findings.push(Finding { action, ..found });
+        Ok(())
     }
 
     fn snapshot(&self, name: &str, relative: PathBuf, new: Option<PathBuf>) -> Result<Option<Snapshot>, Error> {
@@ -414,6 +448,8 @@ impl Import<'_> {
         let what = entry.map_or("the checkout".to_owned(), |id| format!("worktree {id}"));
         match stays {
             Stays::Same | Stays::Moved => return Ok(()),
+            // The turn goes on; its end decides.
+            _ if self.when == When::Live => {}
             Stays::Frozen(command) => {
                 let detail = format!(
                     "{what}: an operation is in progress in the session's view, and the host's stays as it was \
@@ -450,7 +486,7 @@ impl Import<'_> {
     /// Reports something once, as long as it stays the same.
     fn report(&mut self, kind: &str, entry: Option<&str>, path: &Path, key: &str, state: &str, detail: &str) {
         let key = format!("{kind} {key}");
-        if self.base.reported.get(&key).map(String::as_str) == Some(state) && self.when == When::Live {
+        if self.when == When::Live {
             return;
         }
         self.base.reported.insert(key, state.to_owned());
@@ -840,6 +876,10 @@ impl Import<'_> {
     }
 
     fn stays(&mut self, name: &BStr, tip: ObjectId, why: &str) -> Result<(), Error> {
+        if self.when == When::Live {
+            // The turn goes on; its end decides.
+            return Ok(());
+        }
         let kept = self.keep(name, tip)?;
         let shown = name.to_str_lossy();
         let merge = kept.map(|kept| format!("; the session's is {kept}, to take it over: `git merge {kept}`"));
@@ -999,7 +1039,7 @@ impl Import<'_> {
         for entry in new.iter().rev() {
             if let Some(why) = self.refused.get(&entry.id).cloned() {
                 self.done.warnings.push(printable(&format!("stash entry {} stays with the session: {why}", entry.id)));
-            } else if stash::store(self.git, entry) {
+            } else if stash::store(self.git, &self.host, self.kind, entry)? {
                 self.base.stash.insert(0, entry.id.to_string());
                 self.done.promoted.push(format!("stash {}", entry.id));
             }

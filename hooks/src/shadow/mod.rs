@@ -16,6 +16,7 @@ mod guard;
 mod import;
 pub mod index;
 mod kept;
+mod live;
 pub mod objects;
 pub mod place;
 pub mod refs;
@@ -38,8 +39,9 @@ use crate::read::{self, Dir, Kind, POINTER_LIMIT};
 
 pub use guard::{guard, limits};
 pub use import::{Imported, When};
+pub use live::follow;
 pub use place::{Claim, Place};
-pub use turn::{FILE, Record, VERSION, close, finish, live, prepare};
+pub use turn::{FILE, Record, VERSION, close, finish, prepare};
 
 /// What the lock of a session's worktree on the host says (git-worktree(1), `lock`).
 pub(crate) const LOCKED: &str = "codeoid-shim: ";

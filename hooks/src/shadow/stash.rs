@@ -62,12 +62,14 @@ pub(crate) fn copy(host: &Dir, shadow: &Dir) -> Result<(), write::Error> {
     Ok(())
 }
 
-/// Puts an entry on top of the host's stash.
-pub(crate) fn store(git: &Git, entry: &Entry) -> bool {
-    let id = entry.id.to_string();
+/// Puts an entry on top of the host's stash. (`git stash store` does the same, and wants a checkout.)
+pub(crate) fn store(git: &Git, host: &Dir, kind: gix::hash::Kind, entry: &Entry) -> Result<bool, read::Error> {
+    let old = super::read_ref(host, REF.as_bytes().as_bstr(), kind)?.unwrap_or_else(|| ObjectId::null(kind));
     let message = entry.message.to_str_lossy();
     let message = if message.is_empty() { "stash".into() } else { message };
-    git.run(["stash", "store", "-q", "-m", message.as_ref(), &id], b"").is_ok()
+    let (new, old) = (entry.id.to_string(), old.to_string());
+    let args = ["update-ref", "--no-deref", "--create-reflog", "-m", message.as_ref(), REF, &new, &old];
+    Ok(git.run(args, b"").is_ok())
 }
 
 /// Takes an entry off the host's stash; it is looked for by its object, because the numbers move.

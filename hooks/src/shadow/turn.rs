@@ -129,11 +129,10 @@ pub fn finish(record: &Record, state: &StateDir, claim: Option<Claim>) -> Result
 ///
 /// # Errors
 /// As [`finish`].
-pub fn live(record: &Record, state: &StateDir) -> Result<Imported, Error> {
+pub(crate) fn live(record: &Record, state: &StateDir) -> Result<(), Error> {
     let _lock = record.place.lock()?;
-    let imported = import_now(record, state, When::Live)?;
-    mark(record, true)?;
-    Ok(imported)
+    // What came is told by the import at the end.
+    import_now(record, state, When::Live).map(drop)
 }
 
 fn import_now(record: &Record, state: &StateDir, when: When) -> Result<Imported, Error> {

@@ -39,6 +39,8 @@ pub struct Execution<'a> {
     pub quiet: bool,
     /// Called when a pin of git's protection is lost, or something appears that was not to.
     pub on_loss: Box<dyn FnMut()>,
+    /// Called once, when the turn has run for a moment.
+    pub on_lasting: Option<Box<dyn FnOnce()>>,
 }
 
 /// How it ended.
@@ -107,6 +109,9 @@ impl Execution<'_> {
         };
         // What is there is looked at before it is mounted: whatever takes its place later is another thing.
         let mut watch = Watch::new(pins, absent, masks, sockets, Box::new(on_alarm));
+        if let Some(then) = self.on_lasting {
+            watch.when_armed(then);
+        }
         if let (Some(neighbour), Some(home)) = (&join, &home) {
             lock.register_early(turn, neighbour, home)?;
         }

@@ -2,6 +2,7 @@
 //! bottom; every decision is made here or above, none below.
 
 mod execute;
+pub mod live;
 mod oci;
 mod planned;
 mod sessions;
@@ -42,6 +43,7 @@ pub use sessions::{check_repository, close_session, forked_folders, open_session
 pub use written::write_bundle;
 
 use execute::{Executed, Execution};
+use live::Importer;
 
 /// Runs a turn and returns the exit code.
 pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<u8, Failure> {
@@ -136,6 +138,8 @@ struct Opened {
     warnings: Vec<String>,
     /// What was found while the turn ran.
     early: Rc<RefCell<Vec<Finding>>>,
+    /// Imports while the turn runs.
+    importer: Rc<RefCell<Option<Importer>>>,
 }
 
 /// Takes the baseline of git's bookkeeping, and writes it and the bundle to the turn's directory: from then on
@@ -186,7 +190,7 @@ impl Opened {
             None => None,
         };
         let claims = Claims { folders: prepared, shadow: None };
-        let mut opened = Self { planned, journal, claims, warnings: Vec::new(), early: Rc::default() };
+        let mut opened = Self { planned, journal, claims, warnings: Vec::new(), early: Rc::default(), importer: Rc::default() };
         if let (Some(prepared), Some(repository)) = (&opened.claims.folders, &repository) {
             warnings.extend(prepared.warnings.iter().cloned());
             if prepared.folders != repository.session_folders {
@@ -258,6 +262,10 @@ impl Opened {
                 }
             }
         };
+        let on_lasting = self.claims.shadow.is_some().then(|| {
+            let (importer, dir, state) = (Rc::clone(&self.importer), dir.to_owned(), state.clone());
+            Box::new(move || *importer.borrow_mut() = Importer::start(&dir, &state)) as Box<dyn FnOnce()>
+        });
         let execution = Execution {
             host,
             dir,
@@ -267,6 +275,7 @@ impl Opened {
             signals,
             quiet,
             on_loss: Box::new(on_loss),
+            on_lasting,
         };
         let warnings = &mut self.warnings;
         let before = |shared: bool| {
@@ -304,6 +313,8 @@ impl Opened {
 
     /// What was found and done, and what is left undone.
     fn finish(self) -> (Outcome, Option<Failure>) {
+        // What it is doing it does to its end; nothing changes the shadow any more.
+        drop(self.importer.take());
         let kept = self.journal.record().keep_bundle.then(|| self.journal.directory().to_owned());
         let state = &self.planned.host.state;
         let finished = finish::finish_stepwise(self.journal, state, self.claims, || stop::at("restored"));
