@@ -406,7 +406,14 @@ fn import(
     let turn = record.map(|record| record.turn.to_string());
     let session = Some(shadowed.session.as_str());
     for finding in imported.findings {
-        note(state, &finding, session, turn.as_deref(), &shadowed.repository.common_dir, &mut outcome.warnings);
+        note(
+            state,
+            &finding,
+            session,
+            turn.as_deref(),
+            &shadowed.repository.common_dir,
+            &mut outcome.warnings,
+        );
         outcome.findings.push(finding);
     }
     Ok(())
@@ -614,8 +621,13 @@ fn recover_one(directory: &Path, name: &str, state: &StateDir) -> Option<Recover
 /// A turn whose journal cannot be read: its repository is checked all the same, if there is a baseline.
 fn damaged(directory: &Path, name: &str, state: &StateDir, error: journal::Error) -> Recovered {
     let mut outcome = Outcome::default();
-    let checked = check_directory(directory, state, None, &mut outcome)
-        .and(import(directory, state, None, None, &mut outcome));
+    let checked = check_directory(directory, state, None, &mut outcome).and(import(
+        directory,
+        state,
+        None,
+        None,
+        &mut outcome,
+    ));
     outcome.warnings.push(chain(&error));
     let quarantined = quarantine(directory, state);
     let outcome = match checked {

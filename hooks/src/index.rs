@@ -114,7 +114,8 @@ pub(crate) fn raw(
     let damaged = || Error::Damaged(start);
     let mode = be32(bytes, start + 24)?;
     let flags_at = start + 40 + hash;
-    let be16 = |at: usize| bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])).ok_or_else(damaged);
+    let be16 =
+        |at: usize| bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])).ok_or_else(damaged);
     let flags = be16(flags_at)?;
     // Version 2 has no such flag, but git does not ask for the version (create_from_disk() in its read-cache.c).
     let has_extended = flags & 0x4000 != 0;

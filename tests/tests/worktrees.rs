@@ -90,7 +90,11 @@ fn matrix(place: &Place, layout: Layout, protection: &str) {
         let outside = failures(&after.out());
         let shared = protection == "shared";
         let limited: BTreeSet<&str> = if shared {
-            SHARED_LIMITS.iter().filter(|(_, works)| !works.contains(&layout)).map(|(name, _)| *name).collect()
+            SHARED_LIMITS
+                .iter()
+                .filter(|(_, works)| !works.contains(&layout))
+                .map(|(name, _)| *name)
+                .collect()
         } else {
             SHADOW_LIMITS.into()
         };
@@ -218,7 +222,8 @@ fn shadow_refuses_reftable_by_name(place: &Place) {
         let mut place = Place::new(place.identity(), layout.name());
         place.prefer(&git.directory);
         let repo = Repo::new(&place, layout);
-        let outcome = place.turn(&repo.workspace).options(["--git-protection", "shadow"]).sh("touch ran").run();
+        let outcome =
+            place.turn(&repo.workspace).options(["--git-protection", "shadow"]).sh("touch ran").run();
         outcome.expect_refusal(&["reftable", "--git-protection shared"]);
         assert!(!repo.workspace.join("ran").exists());
     }

@@ -112,7 +112,8 @@ impl Base {
     /// Writes the record, whole or not at all, and removes copies of indexes that it does not name.
     pub fn store(&self, place: &Place) -> Result<(), Error> {
         let path = place.base().join(FILE);
-        let text = serde_json::to_vec(self).map_err(|source| Error::Damaged { path: place.base(), source })?;
+        let text =
+            serde_json::to_vec(self).map_err(|source| Error::Damaged { path: place.base(), source })?;
         journal::replace(&path, &text).map_err(|source| WriteError::new(&path, source))?;
         let named: std::collections::HashSet<&OsStr> =
             self.units.values().filter_map(|unit| unit.index.as_deref().map(OsStr::new)).collect();
@@ -126,7 +127,12 @@ impl Base {
     }
 
     /// Keeps an index that both sides agree on, and returns its name. It counts once the record is stored.
-    pub fn keep_index(&self, place: &Place, unit: &str, bytes: Option<&[u8]>) -> Result<Option<String>, Error> {
+    pub fn keep_index(
+        &self,
+        place: &Place,
+        unit: &str,
+        bytes: Option<&[u8]>,
+    ) -> Result<Option<String>, Error> {
         let Some(bytes) = bytes else { return Ok(None) };
         let old = self.units.get(unit).and_then(|unit| unit.index.as_deref());
         let slug = if unit == MAIN { "main".to_owned() } else { codeoid_spec::id::hex8(&[unit.as_bytes()]) };

@@ -227,7 +227,9 @@ impl Build<'_> {
         let added = config::File::parse(&ours).ok().map(|ours| {
             let old = config::File::parse(&self.base.config.0).unwrap_or_default();
             let known = |variable: &config::Variable| {
-                old.variables().iter().any(|other| other.name == variable.name && other.value == variable.value)
+                old.variables()
+                    .iter()
+                    .any(|other| other.name == variable.name && other.value == variable.value)
             };
             ours.variables().iter().filter(|variable| !known(variable)).cloned().collect::<Vec<_>>()
         });
@@ -245,9 +247,10 @@ impl Build<'_> {
         let objects = write::directory(&self.shadow, "objects".as_ref())?;
         write::directory(&objects, "pack".as_ref())?;
         let info = write::directory(&objects, "info".as_ref())?;
-        let host = self.host.child("objects".as_ref())?.ok_or_else(|| Error::NotARepository {
-            path: self.host.path().join("objects"),
-        })?;
+        let host = self
+            .host
+            .child("objects".as_ref())?
+            .ok_or_else(|| Error::NotARepository { path: self.host.path().join("objects") })?;
         let linked = kept::link(&host, self.place, &mut self.base)?;
         if !linked {
             self.warnings.push(
@@ -281,7 +284,11 @@ impl Build<'_> {
     fn units(&mut self) -> Result<BTreeSet<BString>, Error> {
         let mut held = BTreeSet::new();
         for (name, relative) in self.own_units() {
-            let host = if name == MAIN { Some(Dir::open(self.host.path())?) } else { self.host.beneath(&relative)? };
+            let host = if name == MAIN {
+                Some(Dir::open(self.host.path())?)
+            } else {
+                self.host.beneath(&relative)?
+            };
             let Some(host) = host else { continue };
             let is_new = !self.base.units.contains_key(&name);
             if name != MAIN && is_new {

@@ -20,7 +20,8 @@ const OWN_FILES: [&str; 1] = ["config.worktree"];
 
 /// Copies an own entry of the host into the shadow, without its unit; returns the content of its `gitdir`.
 pub(crate) fn carry(host: &Dir, shadow: &Dir) -> Result<Vec<u8>, Error> {
-    let gitdir = host.read("gitdir".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
+    let gitdir =
+        host.read("gitdir".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
     write::put(shadow, "gitdir".as_ref(), &gitdir)?;
     write::put(shadow, "commondir".as_ref(), COMMONDIR)?;
     for name in OWN_FILES {

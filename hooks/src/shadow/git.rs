@@ -227,8 +227,7 @@ impl Call {
 
     /// Waits for its end, which has to be a success.
     pub(super) fn end(&mut self, pipes: &Pipes<'_>, stderr: Option<usize>) -> Result<(), Error> {
-        let status =
-            self.child.wait().map_err(|source| Error::Pipe { verb: self.verb.clone(), source })?;
+        let status = self.child.wait().map_err(|source| Error::Pipe { verb: self.verb.clone(), source })?;
         self.ended = Some(status);
         if status.success() {
             return Ok(());

@@ -40,7 +40,9 @@ pub fn guard(repository: &Repository, place: &Place) -> Result<Guard, Error> {
         other => Error::Unsupported { why: other.to_string() },
     })?);
     if let Some(bind) = binds.iter().find(|bind| bind.source.to_str().is_none()) {
-        return Err(Error::Unsupported { why: format!("{:?} is not UTF-8, and a bundle's paths have to be", bind.source) });
+        return Err(Error::Unsupported {
+            why: format!("{:?} is not UTF-8, and a bundle's paths have to be", bind.source),
+        });
     }
     Ok(Guard {
         protection: Protection::Shadow,
@@ -56,7 +58,8 @@ fn supported(repository: &Repository) -> Result<(), Error> {
     let refuse = |why: &str| Err(Error::Unsupported { why: why.to_owned() });
     let common = Dir::open(&repository.common_dir)?;
     super::hash_kind(&common)?;
-    let bytes = common.read("config".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
+    let bytes =
+        common.read("config".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
     let file = config::File::parse(&bytes).unwrap_or_default();
     if file.last("extensions", "refstorage").flatten().is_some_and(|name| name != b"files") {
         return refuse("it keeps its refs in another form than files (reftable)");

@@ -172,7 +172,9 @@ impl Watch {
                 if name.ends_with(b".lock") || name.ends_with(write::DRAFT.as_bytes()) {
                     continue;
                 }
-                if event.mask.contains(AddWatchFlags::IN_IGNORED) || event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+                if event.mask.contains(AddWatchFlags::IN_IGNORED)
+                    || event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
+                {
                     // A directory that is made again under its name is watched again.
                     self.watched.clear();
                 }

@@ -111,7 +111,8 @@ pub enum Error {
 
 /// The repository's object format (`extensions.objectFormat`).
 pub(crate) fn hash_kind(common: &Dir) -> Result<gix::hash::Kind, Error> {
-    let bytes = common.read("config".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
+    let bytes =
+        common.read("config".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
     let file = config::File::parse(&bytes).unwrap_or_default();
     match file.last("extensions", "objectformat").flatten() {
         None => Ok(gix::hash::Kind::Sha1),

@@ -93,14 +93,7 @@ impl<'a> Store<'a> {
         kind: gix::hash::Kind,
         promisor: bool,
     ) -> Self {
-        Self {
-            git,
-            shadow,
-            quarantine: quarantine.to_owned(),
-            kind,
-            promisor,
-            borrowed: Vec::new(),
-        }
+        Self { git, shadow, quarantine: quarantine.to_owned(), kind, promisor, borrowed: Vec::new() }
     }
 
     /// Further directories of the host's objects that the shadow borrows from: a snapshot that outlives a `gc` on the

@@ -153,7 +153,9 @@ pub fn is_importable(name: &BStr) -> bool {
 /// Per-worktree refs (git-worktree(1) "REFS"): they belong to a checkout, not to the repository.
 #[must_use]
 pub fn is_per_worktree(name: &BStr) -> bool {
-    [&b"refs/bisect/"[..], b"refs/worktree/", b"refs/rewritten/"].iter().any(|prefix| name.starts_with(prefix))
+    [&b"refs/bisect/"[..], b"refs/worktree/", b"refs/rewritten/"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 /// All refs of a git dir but those of single worktrees.

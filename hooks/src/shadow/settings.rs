@@ -154,7 +154,9 @@ impl Remotes {
         let longest = self
             .0
             .iter()
-            .filter(|remote| rest.strip_prefix(remote.name.as_slice()).is_some_and(|rest| rest.starts_with(b"/")))
+            .filter(|remote| {
+                rest.strip_prefix(remote.name.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
+            })
             .max_by_key(|remote| remote.name.len());
         Some(longest.unwrap_or(NOBODY))
     }
@@ -171,7 +173,10 @@ mod tests {
         let remotes = Remotes(vec![Remote { name: b"origin".to_vec(), agrees: true }]);
         let may = |text: &str| {
             let now = [base.as_slice(), text.as_bytes()].concat();
-            wanted(&now, base).iter().map(|setting| setting.is_importable(&remotes, &ours)).collect::<Vec<_>>()
+            wanted(&now, base)
+                .iter()
+                .map(|setting| setting.is_importable(&remotes, &ours))
+                .collect::<Vec<_>>()
         };
         assert_eq!(may("[branch \"x\"]\n\tremote = origin\n\tmerge = refs/heads/x\n"), [true, true]);
         assert_eq!(may("[branch \"x\"]\n\tremote = .\n"), [true]);

@@ -43,7 +43,8 @@ pub(crate) fn read(dir: &Dir, kind: gix::hash::Kind) -> Result<Vec<Entry>, read:
         .filter_map(|line| {
             let id = ObjectId::from_hex(line.get(length + 1..2 * length + 1)?).ok()?;
             let tab = line.find_byte(b'\t').map_or(line.len(), |at| at + 1);
-            let message: Vec<u8> = line[tab..].iter().copied().filter(|byte| !byte.is_ascii_control()).collect();
+            let message: Vec<u8> =
+                line[tab..].iter().copied().filter(|byte| !byte.is_ascii_control()).collect();
             (!id.is_null()).then(|| Entry { id, message: message.into() })
         })
         .collect();
@@ -63,7 +64,12 @@ pub(crate) fn copy(host: &Dir, shadow: &Dir) -> Result<(), write::Error> {
 }
 
 /// Puts an entry on top of the host's stash. (`git stash store` does the same, and wants a checkout.)
-pub(crate) fn store(git: &Git, host: &Dir, kind: gix::hash::Kind, entry: &Entry) -> Result<bool, read::Error> {
+pub(crate) fn store(
+    git: &Git,
+    host: &Dir,
+    kind: gix::hash::Kind,
+    entry: &Entry,
+) -> Result<bool, read::Error> {
     let old = super::read_ref(host, REF.as_bytes().as_bstr(), kind)?.unwrap_or_else(|| ObjectId::null(kind));
     let message = entry.message.to_str_lossy();
     let message = if message.is_empty() { "stash".into() } else { message };

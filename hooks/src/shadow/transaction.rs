@@ -50,11 +50,14 @@ pub(crate) fn lock(dir: &Dir, file: &OsStr) -> Result<Option<Lock>, Error> {
     loop {
         match make(dir, &name) {
             Ok(()) => {
-                let dir = dir.child(".".as_ref())?.ok_or_else(|| Error::Busy { path: dir.path().to_owned() })?;
+                let dir =
+                    dir.child(".".as_ref())?.ok_or_else(|| Error::Busy { path: dir.path().to_owned() })?;
                 return Ok(Some(Lock { dir, name }));
             }
             Err(Errno::EEXIST) if is_ours(dir, &name)? => write::unlink(dir, &name)?,
-            Err(Errno::EEXIST) if started.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::EEXIST) if started.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
             Err(Errno::EEXIST) => return Ok(None),
             Err(errno) => return Err(OsError::new("linkat", dir.path().join(&name), errno).into()),
         }
@@ -67,15 +70,18 @@ fn make(dir: &Dir, name: &OsStr) -> Result<(), Errno> {
     match openat(dir, ".", OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC, mode) {
         Ok(fd) => {
             let mut file = File::from(fd);
-            file.write_all(MARK).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO)))?;
+            file.write_all(MARK)
+                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO)))?;
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             linkat(AT_FDCWD, Path::new(&path), dir, name, AtFlags::AT_SYMLINK_FOLLOW)
         }
         // A file system that has none of these (NFS, FUSE): with a moment in between, then.
         Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::EINVAL | Errno::ENOENT) => {
-            let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            let flags =
+                OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             let mut file = File::from(openat(dir, name, flags, mode)?);
-            file.write_all(MARK).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO)))
+            file.write_all(MARK)
+                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO)))
         }
         Err(errno) => Err(errno),
     }
@@ -153,7 +159,8 @@ pub(crate) fn lock_ref(
 /// Whether another ref is in the way: `a` of `a/b`, or the other way round.
 fn conflicts(all: &Refs, name: &BStr) -> bool {
     let below = [name.as_bytes(), b"/"].concat();
-    let above = |other: &BString| name.strip_prefix(other.as_slice()).is_some_and(|rest| rest.starts_with(b"/"));
+    let above =
+        |other: &BString| name.strip_prefix(other.as_slice()).is_some_and(|rest| rest.starts_with(b"/"));
     all.map.keys().any(|other| other.starts_with(&below) || above(other))
 }
 
@@ -202,7 +209,12 @@ pub(crate) fn log(
     let logs = Path::new("logs").join(relative);
     let (Some(parent), Some(name)) = (logs.parent(), logs.file_name()) else { return Ok(()) };
     let Some(parent) = make_parents(dir, parent)? else { return Ok(()) };
-    let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let flags = OFlag::O_WRONLY
+        | OFlag::O_APPEND
+        | OFlag::O_CREAT
+        | OFlag::O_NOFOLLOW
+        | OFlag::O_NONBLOCK
+        | OFlag::O_CLOEXEC;
     let path: PathBuf = parent.path().join(name);
     let fd = openat(&parent, name, flags, Mode::from_bits_truncate(0o644))
         .map_err(|errno| OsError::new("openat", &path, errno))?;

@@ -178,7 +178,8 @@ fn mark(record: &Record, lock: bool) -> Result<(), Error> {
     };
     let text = super::locked(&record.name());
     // By the folder that it lies in: the session may have made it in this very turn.
-    let entries = crate::layout::entries(&record.repository.common_dir, &record.repository.session_folders, None);
+    let entries =
+        crate::layout::entries(&record.repository.common_dir, &record.repository.session_folders, None);
     let Ok(entries) = entries else { return Ok(()) };
     for entry in entries.iter().filter(|entry| entry.own && workspace != Some(entry.id.as_str())) {
         let Some(dir) = worktrees.child(entry.id.as_ref())? else { continue };

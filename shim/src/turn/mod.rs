@@ -190,7 +190,14 @@ impl Opened {
             None => None,
         };
         let claims = Claims { folders: prepared, shadow: None };
-        let mut opened = Self { planned, journal, claims, warnings: Vec::new(), early: Rc::default(), importer: Rc::default() };
+        let mut opened = Self {
+            planned,
+            journal,
+            claims,
+            warnings: Vec::new(),
+            early: Rc::default(),
+            importer: Rc::default(),
+        };
         if let (Some(prepared), Some(repository)) = (&opened.claims.folders, &repository) {
             warnings.extend(prepared.warnings.iter().cloned());
             if prepared.folders != repository.session_folders {

@@ -110,7 +110,8 @@ fn guard(policy: &Policy, host: &Host, workspace: &Path) -> Result<Option<Guard>
 /// What an import of the session's shadow has to know; `None` where the repository is not protected that way.
 pub fn shadow_record(host: &Host, plan: &Plan) -> Option<shadow::Record> {
     let guard = plan.guard.as_ref().filter(|guard| guard.protection == Protection::Shadow)?;
-    let writable = plan.mounts.iter().filter(|mount| matches!(mount.rule, "write" | "workspace" | "session-folder"));
+    let writable =
+        plan.mounts.iter().filter(|mount| matches!(mount.rule, "write" | "workspace" | "session-folder"));
     Some(shadow::Record {
         version: shadow::VERSION,
         place: Place::of(&host.state, &plan.session, &guard.repository.common_dir),

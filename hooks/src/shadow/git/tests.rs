@@ -5,7 +5,6 @@ fn on(path: &[&Path], common_dir: &Path, avoid: &[PathBuf]) -> Result<Git, Error
     Git::find_on(&std::env::join_paths(path).unwrap(), common_dir, avoid)
 }
 
-
 #[test]
 fn a_planted_git_is_passed_over() {
     let s = Scratch::new();

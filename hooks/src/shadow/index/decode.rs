@@ -52,7 +52,10 @@ pub(super) fn read(dir: &Dir, name: &OsStr, kind: Kind, trusted: bool) -> Result
             let base = self::part(dir, shared.as_ref(), kind, trusted)?.ok_or_else(gone)?;
             // As git: it compares what both files say, not what the content is.
             if base.trailer != link.shared.as_slice() {
-                return Err(Error::Shared { path: at, why: "it is not the shared index that it is named for" });
+                return Err(Error::Shared {
+                    path: at,
+                    why: "it is not the shared index that it is named for",
+                });
             }
             if base.link.is_some() {
                 return Err(Error::Shared { path: at, why: "a shared index cannot build upon another" });
@@ -139,7 +142,8 @@ fn extensions(
     let mut link = None;
     while at < body.len() {
         let size = be32(body, at + 4).map_err(|_| damaged(at))? as usize;
-        let (name, content) = (&body[at..at + 4], body.get(at + 8..at + 8 + size).ok_or_else(|| damaged(at))?);
+        let (name, content) =
+            (&body[at..at + 4], body.get(at + 8..at + 8 + size).ok_or_else(|| damaged(at))?);
         match name {
             b"link" if link.is_none() => link = Some(self::link(content, hash).ok_or_else(|| damaged(at))?),
             b"sdir" => entries.sparse = true,
@@ -245,8 +249,9 @@ pub(super) fn check(entries: &Entries, file: &Path) -> Result<(), Error> {
     // Paths that the following ones start with, byte by byte: a file among them must not be their directory.
     let mut open: Vec<&BStr> = Vec::new();
     for (path, entry) in entries.iter() {
-        let refuse =
-            |why: &str| Err(Error::Entry { path: file.to_owned(), entry: path.to_owned(), why: why.to_owned() });
+        let refuse = |why: &str| {
+            Err(Error::Entry { path: file.to_owned(), entry: path.to_owned(), why: why.to_owned() })
+        };
         if path.len() > PATH {
             return refuse("its path is too long");
         }

@@ -3,8 +3,8 @@
 use gix::ObjectId;
 use gix::bstr::{BStr, BString, ByteSlice as _};
 
-use super::{ASSUME_VALID, Entries, Entry, Error, Flags, INTENT_TO_ADD, SKIP_WORKTREE, STAGE, Side, Stat};
 use super::encode;
+use super::{ASSUME_VALID, Entries, Entry, Error, Flags, INTENT_TO_ADD, SKIP_WORKTREE, STAGE, Side, Stat};
 
 /// What the session changed, laid over the host's index. Path by path the host wins: where both changed what is
 /// staged, and differently, the host's entry stays and the path is a conflict.
@@ -208,11 +208,13 @@ fn refuse_clashes(changes: &mut [Change<'_>], host: &Entries) {
         let tree = [stem.as_bytes(), b"/"].concat();
         let tree = tree.as_bstr();
         let stays = |leaf: &BStr| {
-            leaf != path && host.get(leaf).is_some() && find(changes, leaf).is_none_or(|c| changes[c].result.is_some() || changes[c].refused)
+            leaf != path
+                && host.get(leaf).is_some()
+                && find(changes, leaf).is_none_or(|c| changes[c].result.is_some() || changes[c].refused)
         };
         // Above: a file, or a directory that is left out; and the same name in the other form.
-        let above = stays(stem)
-            || directories(path).any(|dir| stays(dir) || stays(dir[..dir.len() - 1].as_bstr()));
+        let above =
+            stays(stem) || directories(path).any(|dir| stays(dir) || stays(dir[..dir.len() - 1].as_bstr()));
         let below = host.below(tree).iter().any(|entry| stays(host.path(entry)));
         if above {
             changes[at].refused = true;
@@ -288,13 +290,14 @@ fn apply(change: &Change<'_>, result: &mut Entries) -> Result<(), Error> {
 }
 
 /// Walks several lists at once: each path that any of them has, with the entries of all, in order.
-pub(super) fn join<'a, const N: usize>(
-    sides: [&'a Entries; N],
-) -> impl Iterator<Item = (&'a BStr, [Option<&'a Entry>; N])> {
+pub(super) fn join<const N: usize>(
+    sides: [&Entries; N],
+) -> impl Iterator<Item = (&BStr, [Option<&Entry>; N])> {
     let mut heads = sides.map(|side| side.iter().peekable());
     std::iter::from_fn(move || {
         let path = heads.iter_mut().filter_map(|head| head.peek().map(|(path, _)| *path)).min()?;
-        let row = heads.each_mut().map(|head| head.next_if(|(next, _)| *next == path).map(|(_, entry)| entry));
+        let row =
+            heads.each_mut().map(|head| head.next_if(|(next, _)| *next == path).map(|(_, entry)| entry));
         Some((path, row))
     })
 }

@@ -187,9 +187,9 @@ impl Run<'_, '_> {
         let digits = self.store.kind.len_in_hex();
         for (name, kind) in &names {
             let stem = name.to_str().and_then(|name| name.strip_suffix(".pack"));
-            let Some(stem) = stem.filter(|stem| {
-                stem.strip_prefix("pack-").is_some_and(|hex| is_hex(OsStr::new(hex), digits))
-            }) else {
+            let Some(stem) = stem
+                .filter(|stem| stem.strip_prefix("pack-").is_some_and(|hex| is_hex(OsStr::new(hex), digits)))
+            else {
                 continue;
             };
             if *kind != Kind::File {
@@ -274,7 +274,8 @@ fn names(path: &Path) -> Result<Vec<OsString>, Error> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         list => list.map_err(fail)?,
     };
-    let mut names = list.map(|item| item.map(|item| item.file_name())).collect::<Result<Vec<_>, _>>().map_err(fail)?;
+    let mut names =
+        list.map(|item| item.map(|item| item.file_name())).collect::<Result<Vec<_>, _>>().map_err(fail)?;
     names.sort();
     Ok(names)
 }
@@ -283,7 +284,6 @@ fn names(path: &Path) -> Result<Vec<OsString>, Error> {
 #[allow(clippy::unnecessary_cast)] // The widths of these fields differ between systems.
 fn free(quarantine: &Path) -> u64 {
     let place = quarantine.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
-    nix::sys::statvfs::statvfs(place).map_or(0, |vfs| {
-        (vfs.blocks_available() as u64).saturating_mul(vfs.fragment_size() as u64)
-    })
+    nix::sys::statvfs::statvfs(place)
+        .map_or(0, |vfs| (vfs.blocks_available() as u64).saturating_mul(vfs.fragment_size() as u64))
 }

@@ -16,7 +16,8 @@ fn a_stated_stat_does_not_hide_an_edit() {
     let path = t.s.path("shadow.git/index");
     std::fs::write(&path, &bytes).unwrap();
     let future = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
-    let set = |path: &Path| std::fs::File::options().write(true).open(path).unwrap().set_modified(future).unwrap();
+    let set =
+        |path: &Path| std::fs::File::options().write(true).open(path).unwrap().set_modified(future).unwrap();
     set(&path);
     // The control: that very file, used as it is, hides the edit.
     std::fs::copy(&path, t.git_dir().join("index")).unwrap();
@@ -44,7 +45,8 @@ fn a_new_index_does_not_vouch_for_files_as_young_as_the_old_one() {
     t.host(&["config", "core.trustctime", "false"]);
     t.host(&["config", "core.checkStat", "minimal"]);
     let then = std::time::SystemTime::now() - std::time::Duration::from_secs(100);
-    let set = |path: PathBuf| std::fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
+    let set =
+        |path: PathBuf| std::fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
     t.write("z", "1\n");
     set(t.s.path("host/z"));
     t.host(&["add", "z"]);
@@ -81,7 +83,8 @@ fn untouched_entries_keep_their_stat_data() {
     t.inside(&["add", "in"]);
     let host = t.host_index();
     let merged = t.merge(Flags::Drop).unwrap();
-    let same = |path: &str| merged.entries().get(path.into()).unwrap().stat == host.get(path.into()).unwrap().stat;
+    let same =
+        |path: &str| merged.entries().get(path.into()).unwrap().stat == host.get(path.into()).unwrap().stat;
     assert!(same("a") && same("dir/b"));
     assert_ne!(host.get("a".into()).unwrap().stat, Stat::NONE);
     assert_eq!(merged.entries().get("in".into()).unwrap().stat, Stat::NONE);
@@ -101,10 +104,14 @@ fn flags_that_hide_edits_are_taken_only_where_they_are_asked_for() {
         t.inside(&["add", "-N", "planned"]);
         let merged = t.import(flags);
         let listed = t.host(&["ls-files", "-v", "a", "z", "new"]);
-        let of = |name: &str| listed.lines().find(|l| l.ends_with(&format!(" {name}"))).unwrap()[..1].to_owned();
+        let of =
+            |name: &str| listed.lines().find(|l| l.ends_with(&format!(" {name}"))).unwrap()[..1].to_owned();
         assert_eq!(of("a") + &of("z") + &of("new"), wanted, "{flags:?}");
         assert_eq!(t.status().iter().find(|line| line.ends_with("planned")).unwrap(), " A planned");
-        assert_eq!(merged.changed.len(), if flags == Flags::Drop { 2 } else { 2 + wanted[..2].replace('H', "").len() });
+        assert_eq!(
+            merged.changed.len(),
+            if flags == Flags::Drop { 2 } else { 2 + wanted[..2].replace('H', "").len() }
+        );
         t.write("z", "edited\n");
         let seen = t.status().iter().any(|line| line == " M z");
         assert_eq!(seen, flags == Flags::Drop, "{flags:?}");

@@ -2,7 +2,8 @@
 
 use super::*;
 
-const FORMS: [&str; 8] = ["plain", "split", "split-empty", "untracked", "fsmonitor", "v4", "v4-split", "unhashed"];
+const FORMS: [&str; 8] =
+    ["plain", "split", "split-empty", "untracked", "fsmonitor", "v4", "v4-split", "unhashed"];
 
 /// Gives an index this form; `run` is git there.
 fn form(form: &str, run: &dyn Fn(&[&str])) {
@@ -181,7 +182,8 @@ fn a_directory_left_out_by_the_session_alone() {
         t.host(&["config", key, "true"]);
     }
     std::fs::create_dir_all(t.git_dir().join("info")).unwrap();
-    std::fs::copy(t.s.path("shadow.git/info/sparse-checkout"), t.git_dir().join("info/sparse-checkout")).unwrap();
+    std::fs::copy(t.s.path("shadow.git/info/sparse-checkout"), t.git_dir().join("info/sparse-checkout"))
+        .unwrap();
     let merged = t.import(Flags::Sparse);
     assert_eq!(merged.changed, ["dir/", "dir/b", "dir/c"]);
     assert_eq!(t.status(), Vec::<String>::new());

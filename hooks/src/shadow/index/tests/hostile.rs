@@ -31,7 +31,10 @@ fn harmless_entries_are_read() {
     crafted.version = 4;
     assert_eq!(read(&crafted.bytes()).unwrap().len(), 7);
     crafted.entries.push((b"tree/".to_vec(), DIRECTORY, 7, SKIP_WORKTREE));
-    assert_eq!(read(&crafted.extension(b"sdir", b"").extension(b"ZZZZ", b"ignored").bytes()).unwrap().len(), 8);
+    assert_eq!(
+        read(&crafted.extension(b"sdir", b"").extension(b"ZZZZ", b"ignored").bytes()).unwrap().len(),
+        8
+    );
 }
 
 #[test]
@@ -59,7 +62,11 @@ fn paths_that_leave_the_checkout_are_refused() {
     ] {
         // Whether another entry is in the same directory or not.
         let before = path.rfind('/').map_or(String::new(), |at| format!("{}/!", &path[..at]));
-        for paths in [vec![(path, FILE)], vec![("!", FILE), (path, FILE), ("~", FILE)], vec![(&before[..], FILE), (path, FILE)]] {
+        for paths in [
+            vec![(path, FILE)],
+            vec![("!", FILE), (path, FILE), ("~", FILE)],
+            vec![(&before[..], FILE), (path, FILE)],
+        ] {
             let mut crafted = Crafted::new(&paths);
             crafted.entries.sort();
             let why = refused(&crafted);
@@ -72,7 +79,8 @@ fn paths_that_leave_the_checkout_are_refused() {
 
 #[test]
 fn entries_that_git_does_not_write_are_refused() {
-    for mode in [0, 0o100_600, 0o104_755, 0o100_777, 0o060_000, 0o010_644, 0o140_000, 0o120_777, 0o1_100_644] {
+    for mode in [0, 0o100_600, 0o104_755, 0o100_777, 0o060_000, 0o010_644, 0o140_000, 0o120_777, 0o1_100_644]
+    {
         let why = refused(&Crafted::new(&[("a", mode)]));
         assert!(why.contains("mode"), "{mode:o}: {why}");
     }
@@ -220,7 +228,9 @@ fn a_shared_index_is_the_one_that_is_named_and_nothing_else() {
         std::fs::write(at("index"), Crafted::new(paths).extension(b"link", &link).bytes()).unwrap();
     };
     let read = || entries(temp.path(), Kind::Sha1, false);
-    let listed = || read().unwrap().iter().map(|(path, entry)| format!("{path}{:o} ", entry.mode())).collect::<String>();
+    let listed = || {
+        read().unwrap().iter().map(|(path, entry)| format!("{path}{:o} ", entry.mode())).collect::<String>()
+    };
     std::fs::write(at(&name), shared().bytes()).unwrap();
 
     // The control.
@@ -248,7 +258,12 @@ fn a_shared_index_is_the_one_that_is_named_and_nothing_else() {
 
     // Runs of ones without end, and bitmaps that are none.
     let ones = bitmap(u32::MAX, &[u64::from(u32::MAX) << 1 | 1]);
-    for link in [[&id[..], &ones, &bits(&[])].concat(), [&id[..], &bits(&[]), &ones].concat(), id[..19].to_vec(), [&id[..], &[1]].concat()] {
+    for link in [
+        [&id[..], &ones, &bits(&[])].concat(),
+        [&id[..], &bits(&[]), &ones].concat(),
+        id[..19].to_vec(),
+        [&id[..], &[1]].concat(),
+    ] {
         std::fs::write(at("index"), Crafted::new(&[]).extension(b"link", &link).bytes()).unwrap();
         assert!(read().unwrap_err().to_string().contains("damaged"));
     }

@@ -100,13 +100,17 @@ fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) -> Merged {
             assert_eq!(now, ours, "{path}");
             // Only because the host has a file above, or something below, that the session does not have.
             let held = |other: &&str| {
-                at(&host_file, other).is_some() && at(&result, other).is_some() && at(&shadow_file, other).is_none()
+                at(&host_file, other).is_some()
+                    && at(&result, other).is_some()
+                    && at(&shadow_file, other).is_none()
             };
             let about: Vec<&str> = PATHS.into_iter().filter(|other| *other != path).collect();
             let above = |dir: &str, path: &str| parts(path).any(|part| part == dir);
             let direct = about.iter().filter(|o| held(o)).any(|o| above(o, path) || above(path, o));
             // Or it belongs to a file of the session that could not be put there.
-            let whole = about.iter().any(|o| above(o, path) && conflicts.contains(*o) && at(&shadow_file, o).is_some());
+            let whole = about
+                .iter()
+                .any(|o| above(o, path) && conflicts.contains(*o) && at(&shadow_file, o).is_some());
             assert!(direct || whole, "{path}");
         } else {
             assert_eq!(now, theirs, "{path}");

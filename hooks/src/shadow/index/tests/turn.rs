@@ -63,7 +63,11 @@ fn the_host_wins_where_both_changed_the_same() {
     t.host(&["add", "dir/c"]);
     for side in ["in", "out"] {
         t.write("new", side);
-        if side == "in" { t.inside(&["add", "new"]) } else { t.host(&["add", "new"]) };
+        if side == "in" {
+            t.inside(&["add", "new"])
+        } else {
+            t.host(&["add", "new"])
+        };
     }
     t.inside(&["rm", "-q", "--cached", "file"]);
     t.host(&["rm", "-q", "--cached", "file"]);
@@ -88,7 +92,11 @@ fn a_file_and_a_directory_of_one_name_are_a_conflict_as_a_whole() {
     let blob = t.host(&["rev-parse", "HEAD:z"]);
     let add = |t: &Turn, inside: bool, path: &str| {
         let args = ["update-index", "--add", "--cacheinfo", &format!("100644,{blob},{path}")];
-        if inside { t.inside(&args) } else { t.host(&args) };
+        if inside {
+            t.inside(&args)
+        } else {
+            t.host(&args)
+        };
     };
     add(&t, true, "n/x/y");
     add(&t, true, "n-");
@@ -218,7 +226,10 @@ fn only_new_objects_are_named() {
     let new: Vec<_> = t.shadow_index().oids_since(&t.base).map(|id| id.to_string()).collect();
     assert_eq!(new, [blob.clone()]);
     assert_eq!(t.shadow_index().oids().count(), 5);
-    assert_eq!(t.merge(Flags::Drop).unwrap().oids().iter().map(ToString::to_string).collect::<Vec<_>>(), [blob]);
+    assert_eq!(
+        t.merge(Flags::Drop).unwrap().oids().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [blob]
+    );
 }
 
 #[test]
