@@ -163,6 +163,74 @@ fn rule_15_a_line_changed_beside_blobs_that_nobody_has() {
     p.refused(ObjectId::from_hex(commit.as_bytes()).unwrap());
 }
 
+/// Puts a pack of these objects into an objects directory, as if it had been fetched.
+fn fetched(p: &Pair, objects: &[&str], into: &str) {
+    let mut command = p.s.command("w");
+    command.args(["pack-objects", "-q", "--no-reuse-delta"]).arg(p.s.path(into).join("objects/pack/pack"));
+    let hash = hostile::output_of(&mut command, format!("{}\n", objects.join("\n")).as_bytes());
+    p.s.write(p.s.path(into).join(format!("objects/pack/pack-{hash}.promisor")), "");
+}
+
+#[test]
+fn rule_15_a_turn_that_says_its_own_commits_were_fetched() {
+    for control in [false, true] {
+        let p = partial();
+        // Something that only the host has, and a commit of the turn's upon it.
+        p.outside(&["reset", "-q", "--mixed"]);
+        p.s.write("h/local", "local\n");
+        p.outside(&["add", "local"]);
+        p.outside(&["commit", "-q", "-m", "local"]);
+        p.outside(&["repack", "-q", "-d"]);
+        let local = p.outside(&["rev-parse", "HEAD"]);
+        let tree = p.outside(&["rev-parse", "HEAD^{tree}"]);
+        let evil = p.inside(&["commit-tree", &tree, "-p", &local, "-m", "evil"]);
+        let tip = ObjectId::from_hex(evil.as_bytes()).unwrap();
+        fetched(&p, &[&evil], if control { "h/.git" } else { "w/.git" });
+        if !control {
+            std::fs::remove_file(p.loose(&tip)).unwrap();
+            p.bring(&[tip]);
+        }
+        p.outside(&["update-ref", "refs/heads/evil", &evil]);
+        p.outside(&["reflog", "expire", "--expire=now", "--all"]);
+        p.store().release().unwrap();
+        let gc = p.s.try_git("h", ["gc", "-q", "--prune=now"]);
+        let lost = !gc.status.success() || !p.s.try_git("h", ["ls-tree", &tree]).status.success();
+        if control {
+            assert!(lost, "git {} keeps it; the rule may go", p.outside(&["version"]));
+        } else {
+            assert!(!lost, "{gc:?}");
+            assert_eq!(p.outside(&["cat-file", "-t", &local]), "commit");
+        }
+    }
+}
+
+#[test]
+fn rule_15_promises_that_are_not_believed() {
+    let p = partial();
+    let head = p.inside(&["rev-parse", "HEAD"]);
+    let first = p.inside(&["rev-parse", "HEAD^"]);
+    let tree = p.inside(&["rev-parse", "HEAD^{tree}"]);
+    let honest = p.inside(&["commit-tree", &tree, "-p", &head, "-m", "honest"]);
+    // A parent that is nowhere.
+    let gone = p.inside(&["commit-tree", &tree, "-p", &first, "-m", "gone"]);
+    let orphan = p.inside(&["commit-tree", &tree, "-p", &gone, "-m", "orphan"]);
+    for commits in [[&honest], [&orphan]] {
+        fetched(&p, &[commits[0]], "w/.git");
+    }
+    for commit in [&honest, &gone, &orphan] {
+        std::fs::remove_file(p.loose(&ObjectId::from_hex(commit.as_bytes()).unwrap())).unwrap();
+    }
+    let store = p.store();
+    store.gather().unwrap();
+    let [honest, orphan] = [&honest, &orphan].map(|id| ObjectId::from_hex(id.as_bytes()).unwrap());
+    let promisors = |p: &Pair| p.files("pack-").iter().filter(|name| name.ends_with(".promisor")).count();
+    let before = promisors(&p);
+    let admitted = store.admit(&[honest, orphan]).unwrap();
+    assert!(admitted.has(&honest) && !admitted.has(&orphan), "{admitted:?}");
+    assert!(promisors(&p) > before);
+    assert!(!p.has(&orphan));
+}
+
 #[test]
 fn rule_16_beyond_a_shallow_boundary() {
     let s = Scratch::new();
