@@ -21,7 +21,7 @@ pub(super) use pipes::{Keep, Pipes};
 use crate::text::printable;
 
 /// How long one call of git may take. Packing and checking 10 GB takes some two minutes.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// The most that git may allocate at once (`GIT_ALLOC_LIMIT`, git's wrapper.c). A few bytes of a delta can ask for
 /// gigabytes; git itself stops making deltas at 512 MB (`core.bigFileThreshold`).
 const ALLOCATION: &str = "1g";
@@ -152,8 +152,6 @@ impl Git {
             // git before 2.45 does not know the first; none talks to anybody with the second.
             .env("GIT_NO_LAZY_FETCH", "1")
             .env("GIT_ALLOW_PROTOCOL", "none")
-            // A branch of the host that is broken is no reason to refuse another.
-            .env("GIT_REF_PARANOIA", "0")
             // A commit-graph may still name commits that were pruned.
             .env("GIT_COMMIT_GRAPH_PARANOIA", "1")
             .env("GIT_ALLOC_LIMIT", ALLOCATION);

@@ -16,20 +16,23 @@
 //!   space; a commit, tree or tag may have [`HELD`] bytes, because git holds those in memory. What is beyond is left
 //!   in the shadow and counted.
 //! - A pack may have as many objects as git can number with its allocations limited to 1 GB: some ten million.
+//! - No call of git takes longer than ten minutes, no gathering begins anything after as many.
 //! - Objects that the shadow reaches only by alternates that the turn added are not taken.
-//! - In a partial clone, a pack that the turn says was fetched (`.promisor`) is believed to be: what its objects name
-//!   and nobody has counts as promised. Such a repository gets a pack per import, because git can unpack only what
-//!   is connected.
+//! - In a partial clone, a pack of which the turn says that it was fetched is believed where that takes nothing from
+//!   the host (`promised.rs`); a turn that lies can have blobs and trees of its own go missing later. What is fetched
+//!   on top of commits that only the host has is refused unless it is complete. Such a repository gets a pack per
+//!   import, because git can unpack only what is connected; git before 2.44 refuses the old faults there.
 //! - A tree as tip is brought whole, unless commits that are tips, or the host's refs, reach its parts. So pass the
 //!   commits and the blobs of an index, not its cached trees.
 
 mod admit;
 mod gather;
 mod loose;
+mod promised;
 mod seen;
 mod stage;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
 
 use gix::ObjectId;
@@ -71,7 +74,8 @@ pub enum Error {
     },
 }
 
-/// One shadow, its quarantine, and the host's repository.
+/// One shadow, its quarantine, and the host's repository. At most one call at a time may be under way per shadow, in
+/// whatever process.
 pub struct Store<'a> {
     git: &'a Git,
     shadow: &'a Dir,
@@ -79,6 +83,8 @@ pub struct Store<'a> {
     kind: gix::hash::Kind,
     promisor: bool,
     borrowed: Vec<PathBuf>,
+    /// Whether git's `--fsck-objects` takes no list of faults.
+    plain_check: Cell<bool>,
 }
 
 impl<'a> Store<'a> {
@@ -93,7 +99,15 @@ impl<'a> Store<'a> {
         kind: gix::hash::Kind,
         promisor: bool,
     ) -> Self {
-        Self { git, shadow, quarantine: quarantine.to_owned(), kind, promisor, borrowed: Vec::new() }
+        Self {
+            git,
+            shadow,
+            quarantine: quarantine.to_owned(),
+            kind,
+            promisor,
+            borrowed: Vec::new(),
+            plain_check: Cell::new(false),
+        }
     }
 
     /// Further directories of the host's objects that the shadow borrows from: a snapshot that outlives a `gc` on the

@@ -65,6 +65,7 @@ fn what_git_says_is_printable_and_names_the_verb() {
     assert_eq!(last_lines(many.as_bytes()), "99997; 99998; 99999");
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn a_program_that_does_not_end_is_ended() {
     let s = Scratch::new();

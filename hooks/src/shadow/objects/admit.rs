@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -97,10 +96,22 @@ impl Store<'_> {
             }
         }
         if !wanted.is_empty() && self.promisor {
-            self.promised(&mut done)?;
+            self.learn_check()?;
+            self.promised(&host, &mut done)?;
         }
         self.batch(&wanted, &mut done)?;
         Ok(done)
+    }
+
+    /// Learns whether git takes a list of faults for `--fsck-objects`, which it does since 2.44. Without the list the
+    /// tolerated faults are not tolerated in a partial clone.
+    fn learn_check(&self) -> Result<(), Error> {
+        // For want of a pack it does nothing but complain, of that or of the option.
+        let asked =
+            self.git.run(["index-pack", &format!("--fsck-objects={}", tolerated()), "/dev/null"], b"");
+        let usage = answer(asked)?.is_err_and(|said| said.starts_with("usage:"));
+        self.plain_check.set(usage);
+        Ok(())
     }
 
     /// Whether all of these are on the host, with all that they name. Brings nothing.
@@ -111,7 +122,7 @@ impl Store<'_> {
         if tips.is_empty() {
             return Ok(true);
         }
-        Ok(answer(self.git.run(self.list(&["--quiet"]), &lines(tips)))?.is_ok())
+        Ok(answer(self.git.run_command(self.list(&["--quiet"]), &lines(tips)))?.is_ok())
     }
 
     /// All at once, or by halves down to the one that is to blame.
@@ -144,7 +155,7 @@ impl Store<'_> {
             // The host's refs reach all tips.
             return Ok(Ok(()));
         }
-        let mut check = self.git.command(self.list(&["--quiet"]));
+        let mut check = self.list(&["--quiet"]);
         stage.direct(&mut check);
         if let Err(why) = answer(self.git.run_command(check, &lines(tips)))? {
             return Ok(Err(why));
@@ -157,14 +168,19 @@ impl Store<'_> {
 
     /// Moves what the tips reach and the host's refs do not to the stage.
     fn transfer(&self, tips: &[ObjectId], stage: &Stage) -> Result<Brought, git::Error> {
-        let mut lister = self.over_both(self.list(&[]));
+        let mut lister = self.list(&[]);
+        self.over_both(&mut lister);
         lister.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut lister = Call::start(lister)?;
-        let mut packer = self.over_both(
-            ["pack-objects", "--stdout", "-q", "--window=0", "--compression=1", "--delta-base-offset"]
-                .map(String::from)
-                .to_vec(),
-        );
+        let mut packer = self.git.command([
+            "pack-objects",
+            "--stdout",
+            "-q",
+            "--window=0",
+            "--compression=1",
+            "--delta-base-offset",
+        ]);
+        self.over_both(&mut packer);
         packer.stdin(lister.child.stdout.take().map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped());
         let mut packer = Call::start(packer)?;
 
@@ -222,36 +238,43 @@ impl Store<'_> {
 
     /// The command that checks a pack and takes it in.
     fn receiver(&self, header: &str, keep: bool) -> Command {
-        let tolerated = tolerated();
         let mut args = if !keep {
-            vec!["unpack-objects".to_owned(), "-q".to_owned(), format!("--strict={tolerated}")]
+            vec!["unpack-objects".to_owned(), "-q".to_owned(), format!("--strict={}", tolerated())]
         } else {
             // What a partial clone lacks must not count as lost; fsck's rules are the same (rule 15).
-            let check = if self.promisor { "--fsck-objects" } else { "--strict" };
-            vec![
-                "index-pack".to_owned(),
-                "--stdin".to_owned(),
-                format!("--keep={}", self.keep_text()),
-                format!("{check}={tolerated}"),
-            ]
+            let check =
+                if self.promisor { self.check_argument() } else { format!("--strict={}", tolerated()) };
+            vec!["index-pack".to_owned(), "--stdin".to_owned(), format!("--keep={}", self.keep_text()), check]
         };
         args.push(format!("--pack_header={header}"));
         self.git.command(args)
     }
 
-    /// Arguments to list what the tips on standard input reach and no ref of the host does.
-    fn list(&self, more: &[&str]) -> Vec<String> {
+    /// What has index-pack look at each object, but not for what it names.
+    pub(super) fn check_argument(&self) -> String {
+        if self.plain_check.get() {
+            "--fsck-objects".to_owned()
+        } else {
+            format!("--fsck-objects={}", tolerated())
+        }
+    }
+
+    /// Lists what the tips on standard input reach and no ref of the host does.
+    fn list(&self, more: &[&str]) -> Command {
         let mut args = vec!["rev-list".to_owned(), "--objects".to_owned()];
         args.extend(more.iter().map(|&arg| arg.to_owned()));
         if self.promisor {
             args.push("--exclude-promisor-objects".to_owned());
         }
         args.extend(["--stdin", "--not", "--all"].map(String::from));
-        args
+        let mut command = self.git.command(args);
+        // A branch of the host's that is broken is no reason to refuse another.
+        command.env("GIT_REF_PARANOIA", "0");
+        command
     }
 
-    /// A command that sees the host's objects first, then the quarantine's, then what else the shadow borrows.
-    fn over_both(&self, args: Vec<String>) -> Command {
+    /// Has a command see the host's objects first, then the quarantine's, then what else the shadow borrows.
+    fn over_both(&self, command: &mut Command) {
         let mut alternates = OsString::new();
         for directory in std::iter::once(&self.quarantine).chain(&self.borrowed) {
             if !alternates.is_empty() {
@@ -259,45 +282,7 @@ impl Store<'_> {
             }
             alternates.push(quoted(directory));
         }
-        let mut command = self.git.command(args);
         command.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", alternates);
-        command
-    }
-
-    /// Takes in the packs that a partial clone's turn has fetched: whole, because what they are promised by belongs to
-    /// the pack.
-    fn promised(&self, done: &mut Admitted) -> Result<(), Error> {
-        let from = self.quarantine.join("pack");
-        let to = self.git.objects().join("pack");
-        let Ok(list) = std::fs::read_dir(&from) else { return Ok(()) };
-        for item in list.flatten() {
-            let promisor = item.path();
-            if promisor.extension() != Some(OsStr::new("promisor")) {
-                continue;
-            }
-            let pack = promisor.with_extension("pack");
-            let Some(name) = pack.file_name() else { continue };
-            let Ok(file) = File::open(&pack) else { continue };
-            if to.join(name).with_extension("promisor").exists() {
-                continue;
-            }
-            let mut command = self.git.command([
-                "index-pack".to_owned(),
-                "--stdin".to_owned(),
-                format!("--keep={}", self.keep_text()),
-                format!("--fsck-objects={}", tolerated()),
-                "--promisor=".to_owned(),
-            ]);
-            let stage = Stage::new(&self.git.objects(), &self.token())?;
-            stage.direct(&mut command);
-            command.stdin(Stdio::from(file));
-            // Where it is refused, the tips that need it are not connected.
-            if answer(self.git.run_command(command, b""))?.is_ok() {
-                stage.migrate()?;
-                done.keep = true;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -309,7 +294,7 @@ struct Brought {
 }
 
 /// That git refused is an answer; that it could not be run is an error.
-fn answer<T>(result: Result<T, git::Error>) -> Result<Result<T, String>, Error> {
+pub(super) fn answer<T>(result: Result<T, git::Error>) -> Result<Result<T, String>, Error> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(git::Error::Failed { verb, status, said }) if said.is_empty() => {

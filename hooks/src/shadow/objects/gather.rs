@@ -5,12 +5,13 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Instant;
 
 use gix::ObjectId;
 
 use super::loose::{Budget, Copier, Outcome};
 use super::seen::Seen;
-use super::{Error, Host, INFLATED, Store};
+use super::{Error, Host, INFLATED, Store, promised};
 use crate::os::WriteError;
 use crate::read::{self, Dir, Kind, Stamp};
 use crate::shadow::git;
@@ -44,6 +45,7 @@ struct Run<'s, 'a> {
     seen: Seen,
     budget: Budget,
     copier: Option<Copier>,
+    started: Instant,
     done: Gathered,
 }
 
@@ -61,6 +63,7 @@ impl Store<'_> {
             seen: Seen::load(&self.quarantine),
             budget: Budget { disk: 0, inflated: INFLATED },
             copier: None,
+            started: Instant::now(),
             done: Gathered::default(),
         };
         if let Some(objects) = run.enter(self.shadow, "objects".as_ref())? {
@@ -117,6 +120,11 @@ impl Run<'_, '_> {
         }
     }
 
+    /// Whether there is no room, or no time, for such a file.
+    fn is_over(&self, stamp: &Stamp) -> bool {
+        stamp.size > self.budget.disk || self.started.elapsed() > git::PATIENCE
+    }
+
     fn list(&mut self, dir: &Dir) -> Result<Vec<(OsString, Kind)>, Error> {
         match dir.list() {
             Ok(items) => Ok(items.into_iter().map(|item| (item.name, item.kind)).collect()),
@@ -158,7 +166,7 @@ impl Run<'_, '_> {
         if self.seen.has(&text, &stamp) {
             return Ok(());
         }
-        if stamp.size > self.budget.disk || self.budget.inflated == 0 {
+        if self.is_over(&stamp) || self.budget.inflated == 0 {
             self.done.left += 1;
             return Ok(());
         }
@@ -202,10 +210,10 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    fn pack(&mut self, dir: &Dir, stem: &str, promised: bool) -> Result<(), Error> {
+    fn pack(&mut self, dir: &Dir, stem: &str, fetched: bool) -> Result<(), Error> {
         let name = OsString::from(format!("{stem}.pack"));
-        let promised = promised && self.store.promisor;
-        let key = if promised { format!("{stem}.promisor") } else { stem.to_owned() };
+        let fetched = fetched && self.store.promisor;
+        let key = if fetched { format!("{stem}.promisor") } else { stem.to_owned() };
         let (file, stamp) = match dir.open_file(&name) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(()),
@@ -214,20 +222,22 @@ impl Run<'_, '_> {
         if self.seen.has(&key, &stamp) {
             return Ok(());
         }
-        if stamp.size > self.budget.disk {
+        if self.is_over(&stamp) {
             self.done.left += 1;
             return Ok(());
         }
         self.store.make(&self.store.quarantine.join("pack"))?;
         let mut args = vec!["index-pack".to_owned(), "--stdin".to_owned(), "--threads=2".to_owned()];
         args.push(format!("--max-input-size={}", stamp.size.max(1)));
-        if promised {
-            args.push("--promisor=".to_owned());
-        }
         let mut command = self.store.git.command(args);
         command.env("GIT_OBJECT_DIRECTORY", &self.store.quarantine).stdin(Stdio::from(file));
         match self.store.git.run_command(command, b"") {
-            Ok(_) => {
+            Ok(said) => {
+                // "pack", a tab, and the checksum that it is called by now.
+                let name = String::from_utf8_lossy(&said);
+                if let (true, Some(hex)) = (fetched, name.trim_end().rsplit('\t').next()) {
+                    promised::claim(&self.store.quarantine.join(format!("pack/pack-{hex}.pack")))?;
+                }
                 self.budget.disk = self.budget.disk.saturating_sub(stamp.size);
                 self.done.packs += 1;
                 self.seen.pack(key, stamp);
