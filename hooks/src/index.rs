@@ -274,6 +274,21 @@ mod tests {
     }
 
     #[test]
+    fn flags_are_read_in_every_version_as_git_does() {
+        let s = Scratch::new();
+        let top = s.repository("repo");
+        let mut bytes = crafted(&[("xx.git/hooks/x", 0o100_644)]);
+        // The flag that two more bytes of flags follow, which are the start of the path to who does not know it.
+        let at = bytes.windows(2).position(|w| w == b"xx").unwrap();
+        bytes[at - 2] |= 0x40;
+        bytes[at - 1] -= 2;
+        bytes[at..at + 2].fill(0);
+        std::fs::write(top.join(".git/index"), &bytes).unwrap();
+        assert_eq!(s.git("repo", ["ls-files"]), ".git/hooks/x");
+        assert_eq!(parse(&bytes, 20).unwrap().hostile.len(), 1);
+    }
+
+    #[test]
     fn damaged_bytes_never_panic() {
         let whole = crafted(&[("a/b", 0o100_644), ("sub", GITLINK), ("z", 0o100_755)]);
         for end in 0..whole.len() {

@@ -125,7 +125,8 @@ fn the_hosts_own_flags_stay() {
         s.git("host", ["update-index", "--skip-worktree", "z"]);
     });
     for path in ["a", "z"] {
-        t.inside(&["update-index", "--no-assume-unchanged", "--no-skip-worktree", path]);
+        t.inside(&["update-index", "--no-assume-unchanged", path]);
+        t.inside(&["update-index", "--no-skip-worktree", path]);
         t.write(path, "edited\n");
         t.inside(&["add", path]);
     }

@@ -28,7 +28,8 @@ fn form(form: &str, run: &dyn Fn(&[&str])) {
         }
         "v4-split" => {
             run(&["config", "splitIndex.maxPercentChange", "100"]);
-            run(&["update-index", "--index-version", "4", "--split-index"]);
+            run(&["update-index", "--index-version", "4"]);
+            run(&["update-index", "--split-index"]);
         }
         "unhashed" => {
             run(&["config", "index.skipHash", "true"]);

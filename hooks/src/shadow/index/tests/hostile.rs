@@ -201,7 +201,7 @@ fn only_regular_files_are_read() {
     assert!(entries(temp.path(), Kind::Sha1, false).is_err());
 }
 
-/// A bitmap in which runs of 64 ones follow each other `ones` times.
+/// A bitmap of these words (gitformat-bitmap(5), "ewah").
 fn bitmap(bits: u32, words: &[u64]) -> Vec<u8> {
     let mut out = bits.to_be_bytes().to_vec();
     out.extend_from_slice(&u32::try_from(words.len()).unwrap().to_be_bytes());
@@ -213,7 +213,7 @@ fn bitmap(bits: u32, words: &[u64]) -> Vec<u8> {
 /// Literal words after their head.
 fn bits(set: &[u32]) -> Vec<u8> {
     let word = set.iter().fold(0u64, |word, bit| word | 1 << bit);
-    bitmap(set.iter().max().map_or(0, |bit| bit + 1), &[1 << 33, word])
+    set.iter().max().map_or_else(|| bitmap(0, &[0]), |bit| bitmap(bit + 1, &[1 << 33, word]))
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn damaged_bytes_never_panic() {
         for end in 0..whole.len() {
             attempt(&whole[..end]);
         }
-        for _ in 0..4_000 {
+        for _ in 0..600 {
             let mut bytes = whole.clone();
             for _ in 0..=random() % 3 {
                 let at = random() as usize % bytes.len();

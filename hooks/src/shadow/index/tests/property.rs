@@ -11,14 +11,18 @@ use super::*;
 const PATHS: [&str; 12] =
     ["a", "a-b", "a.b", "a/b", "a/b-", "a/b/c", "a/d", "b", "b/c/d", "b/c/e", "c", "sub"];
 
-type Map = BTreeMap<&'static str, (u32, u8, u32)>;
+/// Mode, number of an object, flags.
+type Value = (u32, u8, u32);
+type Map = BTreeMap<&'static str, Value>;
+/// A path, and what becomes of it.
+type Edit = (&'static str, Option<Value>);
 
 fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(move |(at, _)| &path[..at])
 }
 
 /// Adds an entry unless a file is where a directory would be.
-fn add(map: &mut Map, path: &'static str, value: (u32, u8, u32)) {
+fn add(map: &mut Map, path: &'static str, value: Value) {
     let clash = parts(path).any(|dir| map.contains_key(dir))
         || map.keys().any(|other| parts(other).any(|dir| dir == path));
     if !clash {
@@ -26,18 +30,17 @@ fn add(map: &mut Map, path: &'static str, value: (u32, u8, u32)) {
     }
 }
 
-fn value() -> impl Strategy<Value = (u32, u8, u32)> {
+fn value() -> impl Strategy<Value = Value> {
     let mode = prop_oneof![8 => Just(FILE), 2 => Just(EXECUTABLE), 1 => Just(SYMLINK), 1 => Just(GITLINK)];
     let flags = prop_oneof![8 => Just(0), 1 => Just(SKIP_WORKTREE), 1 => Just(ASSUME_VALID), 1 => Just(INTENT_TO_ADD)];
     (mode, 1..4u8, flags)
 }
 
-/// Edits: a path, and what becomes of it.
-fn edits() -> impl Strategy<Value = Vec<(&'static str, Option<(u32, u8, u32)>)>> {
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
     prop::collection::vec((prop::sample::select(&PATHS[..]), prop::option::weighted(0.6, value())), 0..10)
 }
 
-fn edited(map: &Map, edits: &[(&'static str, Option<(u32, u8, u32)>)]) -> Map {
+fn edited(map: &Map, edits: &[Edit]) -> Map {
     let mut map = map.clone();
     for (path, value) in edits {
         match value {
@@ -60,7 +63,7 @@ fn triple() -> impl Strategy<Value = (Map, Map, Map)> {
 }
 
 fn file(map: &Map, id: impl Fn(u8, u32) -> ObjectId) -> Entries {
-    let mut entries = Entries::empty(Kind::Sha1);
+    let mut entries = Entries { modified: 1, ..Entries::empty(Kind::Sha1) };
     for (path, (mode, number, flags)) in map {
         let mut stat = Stat::NONE;
         stat.0[35] = 9;
@@ -172,6 +175,11 @@ proptest! {
             }
         }
     }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_version_survives_its_file((one, two, _) in triple(), compressed: bool, unhashed: bool) {
