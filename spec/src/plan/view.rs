@@ -684,6 +684,10 @@ impl View<'_> {
         order.sort_by_key(|&index| depth(&self.covers[index].root));
         for index in order {
             let root = self.covers[index].root.clone();
+            if self.top_hidden.iter().any(|hidden| root.starts_with(hidden)) {
+                // A name that the sandbox's root directory does not have.
+                continue;
+            }
             let home = self.host.home.as_ref() == Some(&root);
             let (rule, why) = match (home, self.covers[index].upper) {
                 (true, true) => ("home", "the home, copy-on-write"),
