@@ -1,14 +1,16 @@
 //! Bundle -> executor: runs a bundle that lies in a directory, and waits for its end. Everything is read from
 //! `config.json`; a turn's own bundle and one that was written down before take the same way.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use codeoid_spec::bundle::{self, annotation};
+use codeoid_spec::bundle::{self, Watched, annotation};
 use codeoid_spec::host::Host;
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::report::Exit;
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Mount, Spec};
 
 use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
@@ -106,7 +108,10 @@ impl Execution<'_> {
             }
         };
         // What is there is looked at before it is mounted: whatever takes its place later is another thing.
-        let mut watch = Watch::new(pins, absent, masks, sockets, Box::new(on_alarm));
+        let spec = &*with_late_masks(spec, self.host)?;
+        let masked: HashSet<&PathBuf> = spec.mounts().iter().flatten().map(Mount::destination).collect();
+        let is_masked = |path: &PathBuf| masked.contains(path);
+        let mut watch = Watch::new(pins, absent, (masks, sockets), is_masked, Box::new(on_alarm));
         if let (Some(neighbour), Some(home)) = (&join, &home) {
             lock.register_early(turn, neighbour, home)?;
         }
@@ -189,6 +194,33 @@ impl Executed {
             other => Failure::new(what, other.desc().to_lowercase()).code(126),
         })
     }
+}
+
+/// The bundle with the masks that are not written down: of sockets, and of what has been made since it was planned.
+fn with_late_masks<'a>(spec: &'a Spec, host: &Host) -> Result<Cow<'a, Spec>, Failure> {
+    use std::os::unix::fs::FileTypeExt;
+    if [annotation::WATCH_MASKS, annotation::WATCH_SOCKETS]
+        .iter()
+        .all(|name| bundle::annotation(spec, name).is_none())
+    {
+        return Ok(Cow::Borrowed(spec));
+    }
+    let (no_file, no_directory) = layers::stand_ins(&host.layers)?;
+    let mut nothing = |path: &Path, watched| {
+        let kind = path.symlink_metadata().ok()?.file_type();
+        match watched {
+            // No mount can lie on it; what it leads to is hidden under its own name.
+            Watched::Hidden if kind.is_symlink() => None,
+            Watched::Hidden if kind.is_dir() => Some(no_directory.clone()),
+            Watched::Hidden => Some(no_file.clone()),
+            Watched::Socket => kind.is_socket().then(|| no_file.clone()),
+        }
+    };
+    let masks = bundle::late_masks(spec, &mut nothing).doing("read the bundle")?;
+    let mut spec = spec.clone();
+    let mounts = spec.mounts().iter().flatten().cloned().chain(masks).collect();
+    spec.set_mounts(Some(mounts));
+    Ok(Cow::Owned(spec))
 }
 
 /// How a turn's limits are held.
