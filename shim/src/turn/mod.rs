@@ -5,7 +5,7 @@ mod execute;
 mod oci;
 mod planned;
 mod sessions;
-mod stop;
+pub mod stop;
 mod written;
 
 use std::cell::{OnceCell, RefCell};
