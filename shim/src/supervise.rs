@@ -62,6 +62,18 @@ impl Signals {
         let fd = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
         Ok(Self { fd: fd.doing("open a descriptor for signals")? })
     }
+
+    /// A signal that has arrived and asks for the end, before there is a command that it could be handed on to.
+    pub fn ending(&self) -> Option<Signal> {
+        while let Ok(Some(info)) = self.fd.read_signal() {
+            match Signal::try_from(info.ssi_signo as i32) {
+                // A terminal that has changed is looked at again when the command starts.
+                Ok(Signal::SIGWINCH | Signal::SIGCONT) | Err(_) => {}
+                Ok(signal) => return Some(signal),
+            }
+        }
+        None
+    }
 }
 
 /// What runs: an engine (or another child whose process group is the command) and its socket.
@@ -114,13 +126,13 @@ impl Running {
     }
 
     /// Waits until the command has ended and nothing of the sandbox is left. `joinable` is called once, when
-    /// later turns of the session may join this one's namespaces.
+    /// later turns of the session may join this one's namespaces. `until`: the time limit.
     pub fn wait(
         mut self,
         joinable: impl FnOnce(Pid) -> Result<(), Failure>,
         signals: &Signals,
         terminal: [bool; 3],
-        timeout: Option<Duration>,
+        until: Option<Instant>,
         watch: &mut Watch,
     ) -> Result<Ended, Failure> {
         let started = Instant::now();
@@ -135,11 +147,7 @@ impl Running {
         // What arrives before init can take it.
         let mut early: Vec<Signal> = Vec::new();
         loop {
-            let deadline = match (terminated, timeout) {
-                (Some(at), _) => Some(at + GRACE),
-                (None, Some(limit)) => Some(started + limit),
-                (None, None) => None,
-            };
+            let deadline = terminated.map(|at| at + GRACE).or(until);
             let arm = (!watch.is_armed()).then(|| started + ARM_AFTER);
             let wait = deadline.into_iter().chain(arm).min().map_or(PollTimeout::NONE, |at| {
                 let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);

@@ -3,13 +3,15 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use codeoid_spec::bundle::{self, Watched, annotation};
 use codeoid_spec::host::Host;
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::report::Exit;
+use nix::sys::signal::Signal;
 use oci_spec::runtime::{Mount, Spec};
 
 use crate::cgroup::{Cgroups, Hierarchies};
@@ -67,6 +69,7 @@ impl Execution<'_> {
         before: impl FnOnce(bool) -> Result<(), Failure>,
         beside: impl FnOnce(&Locked<'_>, &[String]) -> Result<(), Failure>,
     ) -> Result<Executed, Failure> {
+        let started = Instant::now();
         let spec = self.spec;
         let profile = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
         let cache = self.host.runtime.join("layers");
@@ -86,7 +89,16 @@ impl Execution<'_> {
         let home = bundle::annotation(spec, annotation::HOME_HIDES).map(str::to_owned);
 
         let session = Session::new(&self.host.state, session);
-        let lock = session.lock()?;
+        let until = timeout.map(|limit| started + limit);
+        let given_up = || {
+            let late = until.is_some_and(|until| Instant::now() >= until);
+            let signal = self.signals.ending();
+            signal.map(|signal| (signal, false)).or_else(|| late.then_some((Signal::SIGKILL, true)))
+        };
+        let lock = match session.lock_unless(given_up)? {
+            ControlFlow::Continue(lock) => lock,
+            ControlFlow::Break((signal, late)) => return Ok(Executed::never(signal, late, weaker)),
+        };
         let neighbours = home.as_ref().map_or(Neighbours::None, |home| lock.neighbours(home));
         let join = match neighbours {
             Neighbours::None => None,
@@ -158,11 +170,12 @@ impl Execution<'_> {
             neighbour = None;
             registered
         };
-        let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch);
+        let ended = running.wait(joinable, self.signals, terminal, until, &mut watch);
         session::unregister(&session, turn);
         drop(neighbour);
         if home.is_some()
-            && let Ok(_lock) = session.lock()
+            // Whoever has it is a turn that starts: then it is not the last one that ends here.
+            && let Some(_lock) = session.try_lock()
             && !session.is_alive()
         {
             layers::forget_volatile(&session.home_work());
@@ -180,6 +193,15 @@ impl Execution<'_> {
 }
 
 impl Executed {
+    /// The end of a turn while it waited for another one of its session.
+    fn never(signal: Signal, late: bool, weaker: Vec<String>) -> Self {
+        let what = if late { "the time limit" } else { signal.as_str() };
+        let sentence =
+            format!("{what} ended the turn while it waited for another one of its session to start");
+        let exit = Exit { code: None, signal: Some(signal as i32) };
+        Self { exit, exec_error: None, weaker, warnings: vec![sentence] }
+    }
+
     /// The exit code that the shim hands on; an error where the command could not be executed.
     pub fn code(&self, command: &str) -> Result<u8, Failure> {
         let Some(errno) = self.exec_error.map(nix::errno::Errno::from_raw) else {
