@@ -5,8 +5,9 @@
 //! It is an alarm, not a wall: the turn may write in the instant between. The check at the end decides.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -50,21 +51,33 @@ pub struct Watch {
 
 impl Watch {
     /// A watch over mount points (`pins`), over paths that are not to appear (`absent`), over hidden paths that are
-    /// masked where they exist (`masks`, watched at once), and over sockets that are (`sockets`, like the rest).
+    /// masked where they exist (`masks`, watched at once), and over sockets that are (`sockets`, like the rest);
+    /// `is_masked`: whether a mask will lie there when the turn starts.
     pub fn new(
         pins: Vec<PathBuf>,
         absent: Vec<PathBuf>,
-        masks: Vec<PathBuf>,
-        sockets: Vec<PathBuf>,
+        (masks, sockets): (Vec<PathBuf>, Vec<PathBuf>),
+        is_masked: impl Fn(&PathBuf) -> bool,
         on_alarm: Box<dyn FnMut(&Alarm)>,
     ) -> Self {
         let at_once = !masks.is_empty();
+        // What should have a mask and has none is as good as not there: when it is seen it is masked.
+        let look = |path: PathBuf, needs: fn(&FileType) -> bool| {
+            let bare =
+                !is_masked(&path) && path.symlink_metadata().is_ok_and(|meta| needs(&meta.file_type()));
+            let known = if bare { None } else { identity(&path) };
+            (path, known)
+        };
+        // No mask can lie on a link; what it leads to is hidden under its own name.
+        let masks = masks.into_iter().map(|path| look(path, |kind| !kind.is_symlink()));
+        let sockets = sockets.into_iter().map(|path| look(path, FileType::is_socket));
+        let masks: Vec<_> = masks.chain(sockets).collect();
         let mut watch = Self {
             inotify: None,
             names: HashMap::new(),
             pins: pins.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
             absent,
-            masks: masks.into_iter().chain(sockets).map(|path| (path.clone(), identity(&path))).collect(),
+            masks,
             sandbox: None,
             mountinfo: None,
             alarms: BTreeSet::new(),
@@ -257,7 +270,8 @@ mod tests {
         let log = Rc::clone(&seen);
         let forbidden = dir.path().join("commondir");
         let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
-        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], Vec::new(), Vec::new(), on_alarm);
+        let none = (Vec::new(), Vec::new());
+        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], none, |_| false, on_alarm);
         watch.arm();
         std::fs::write(dir.path().join("index.lock"), "").unwrap();
         watch.act();

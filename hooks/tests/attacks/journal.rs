@@ -41,13 +41,8 @@ fn die(journal: Journal) {
 }
 
 pub(crate) fn plant(s: &Scratch) {
-    s.trap("repo/.git/hooks/pre-commit", "PWNED");
-    s.write("repo/.git/commondir", "../../nowhere\n");
-    s.write("repo/.git/worktrees/feat/commondir", "/nowhere\n");
+    super::plant(s, "repo/.git");
     s.write("repo/.git/worktrees/other/gitdir", "garbage");
-    let mut config = s.text("repo/.git/config");
-    config.push_str("[core]\n\tfsmonitor = /nowhere\n");
-    s.write("repo/.git/config", &config);
     s.write("repo/.git/index.lock", "");
 }
 

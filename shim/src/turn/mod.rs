@@ -6,7 +6,7 @@ pub mod live;
 mod oci;
 mod planned;
 mod sessions;
-mod stop;
+pub mod stop;
 mod written;
 
 use std::cell::{OnceCell, RefCell};

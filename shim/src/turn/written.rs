@@ -93,6 +93,13 @@ pub fn write_bundle(
         // A turn that was killed may have left it.
         layers::forget_volatile(&session.home_work());
     }
+    for socket in bundle::unwritten(&plan) {
+        super::say(&format!(
+            "warning: {}: this socket lies where the turn may write, and codeoid-shim alone hides it; run by another \
+             runtime, the turn reaches what listens there",
+            socket.display()
+        ));
+    }
     let spec = bundle::config(&plan, &layout).doing(what())?;
     spec.save(output.join("config.json")).doing(what())?;
     if format == Format::Bwrap {
