@@ -257,7 +257,8 @@ fn a_full_state_directory_does_not_keep_the_attack_alive() {
     while std::io::Write::write(&mut filler, &[0; 4096]).is_ok() {}
     while std::io::Write::write(&mut filler, &[0; 1]).is_ok() {}
     let state = codeoid_spec::state::StateDir::new(s.path("state"));
-    let outcome = codeoid_hooks::finish::finish(journal, &state, None).unwrap();
+    let outcome =
+        codeoid_hooks::finish::finish(journal, &state, codeoid_hooks::finish::Claims::default()).unwrap();
     assert_eq!(outcome.findings.len(), 6);
     let text = outcome.warnings.join("\n");
     assert!(text.contains("audit log") && text.contains("no copy"), "{text}");

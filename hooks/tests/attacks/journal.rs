@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::{Picture, capture, kinds, picture, usual};
 use crate::fixture::Scratch;
-use codeoid_hooks::finish::{self, Outcome};
+use codeoid_hooks::finish::{self, Claims, Outcome};
 use codeoid_hooks::journal::{Journal, Record, store_baseline};
 use codeoid_hooks::{folder, layout};
 use codeoid_spec::audit::{Event, Line};
@@ -65,7 +65,8 @@ fn a_turn_is_finished_and_leaves_nothing() {
     let journal = turn(&s);
     let directory = journal.directory().to_owned();
     plant(&s);
-    let Outcome { findings, removed, warnings } = finish::finish(journal, &state(&s), None).unwrap();
+    let Outcome { findings, removed, warnings, promoted: _ } =
+        finish::finish(journal, &state(&s), Claims::default()).unwrap();
     assert_eq!(
         kinds(&findings),
         [
@@ -110,7 +111,7 @@ fn a_turn_that_lives_is_left_alone() {
     let refused = finish::turn(journal.directory(), &state(&s)).unwrap_err();
     assert!(matches!(refused.error, finish::Error::Busy { .. }));
     assert!(s.path("repo/.git/commondir").exists());
-    let _ = finish::finish(journal, &state(&s), None).unwrap();
+    let _ = finish::finish(journal, &state(&s), Claims::default()).unwrap();
 }
 
 #[test]
@@ -119,7 +120,7 @@ fn a_bundle_that_is_kept_is_finished_once() {
     let mut journal = turn(&s);
     journal.update(|record| record.keep_bundle = true).unwrap();
     let directory = journal.directory().to_owned();
-    let _ = finish::finish(journal, &state(&s), None).unwrap();
+    let _ = finish::finish(journal, &state(&s), Claims::default()).unwrap();
     assert!(directory.join("baseline.json").exists());
     assert!(finish::recover(&state(&s)).is_empty());
 }
@@ -273,7 +274,7 @@ fn nothing_outside_the_state_directory_is_removed() {
     let hostile = ["precious", "state/../precious", "state", "state/link/file"].map(|path| s.path(path));
     journal.update(|record| record.cleanup.extend(hostile)).unwrap();
     plant(&s);
-    let unfinished = finish::finish(journal, &state(&s), None).unwrap_err();
+    let unfinished = finish::finish(journal, &state(&s), Claims::default()).unwrap_err();
     assert!(matches!(unfinished.error, finish::Error::Outside { .. }));
     assert_eq!(unfinished.outcome.findings.len(), 6, "what was done is said all the same");
     assert!(!s.path("repo/.git/commondir").exists());
@@ -353,7 +354,7 @@ fn the_hook_of_a_living_turn_leaves_the_clean_up_to_it() {
     let (success, text) = hook(&state_json(journal.directory()));
     assert!(success, "{text}");
     assert!(journal.directory().exists());
-    let outcome = finish::finish(journal, &state(&s), None).unwrap();
+    let outcome = finish::finish(journal, &state(&s), Claims::default()).unwrap();
     assert_eq!(outcome.findings.len(), 6, "what the hook found is in the turn's report");
     let events: Vec<_> = audit(&s);
     let restored: Vec<_> = events.iter().filter(|l| l.event == Event::WorktreeEntryRestored).collect();
