@@ -61,7 +61,7 @@ pub(crate) fn refresh(place: &Place, repository: &Repository, git: &Git) -> Resu
                 );
             }
             set_aside(&root)?;
-            Base { version: base::VERSION, ..Base::default() }
+            Base::new()
         }
     };
     let shadow = write::directory(&root, "git".as_ref())?;
@@ -264,7 +264,7 @@ impl Build<'_> {
             text.extend_from_slice(path.as_os_str().as_bytes());
             text.push(b'\n');
         }
-        write::put(&info, "alternates".as_ref(), &text)?;
+        write::keep(&info, "alternates".as_ref(), &text)?;
         Ok(())
     }
 
@@ -317,7 +317,13 @@ impl Build<'_> {
         if !matches!(self.repository.checkout, Checkout::Main { .. }) {
             // Somebody else's: what it shows inside is the host's of now.
             let (host, shadow) = (Dir::open(self.host.path())?, Dir::open(self.shadow.path())?);
-            self.copy_unit(&host, &shadow)?;
+            let mut changed = self.shadow.lstat("HEAD")?.is_none();
+            for name in ["HEAD", "index", "logs/HEAD"] {
+                changed |= self.changed(name, &host, name.as_ref())?;
+            }
+            if changed {
+                self.copy_unit(&host, &shadow)?;
+            }
         }
         Ok(held)
     }

@@ -25,7 +25,7 @@ use super::git::Git;
 use super::objects::Store;
 use super::place::Place;
 use super::refs::{self, Refs, Target};
-use super::{Error, settings, stash, unit};
+use super::{Error, lfs, settings, stash, unit};
 use crate::bytes::Bytes;
 use crate::lock::{self, Mode};
 use crate::read::{self, Dir, POINTER_LIMIT};
@@ -187,6 +187,7 @@ impl Import<'_> {
             }
         }
 
+        lfs::import(&self.host, &self.shadow)?;
         let _lock = lock::file(repository_lock, Mode::Exclusive)?;
         let host_refs = refs::read(&self.host, self.kind)?;
         self.settle_pending(&host_refs);
