@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -146,28 +147,41 @@ impl Store<'_> {
     }
 
     fn bring(&self, tips: &[ObjectId], done: &mut Admitted) -> Result<Result<(), String>, Error> {
-        let stage = Stage::new(&self.git.objects(), &self.token())?;
-        let brought = match answer(self.transfer(tips, &stage))? {
+        let brought = match answer(self.transfer(tips))? {
             Ok(brought) => brought,
             Err(why) => return Ok(Err(why)),
         };
-        if brought.objects == 0 {
+        let Some(stage) = brought.stage else {
             // The host's refs reach all tips.
             return Ok(Ok(()));
-        }
+        };
         let mut check = self.list(&["--quiet"]);
         stage.direct(&mut check);
         if let Err(why) = answer(self.git.run_command(check, &lines(tips)))? {
             return Ok(Err(why));
         }
-        stage.migrate()?;
+        match stage.pack() {
+            // It was checked; unpacked it does not count among the host's packs (rule 29).
+            Some(pack) if brought.objects <= LOOSE => {
+                let file = File::open(&pack).map_err(|source| Error::Host { path: pack, source })?;
+                let mut unpack = self.git.command(["unpack-objects", "-q"]);
+                unpack.stdin(Stdio::from(file));
+                if let Err(why) = answer(self.git.run_command(unpack, b""))? {
+                    return Ok(Err(why));
+                }
+            }
+            pack => {
+                stage.migrate()?;
+                done.keep |= pack.is_some();
+            }
+        }
         done.objects += u64::from(brought.objects);
-        done.keep |= brought.kept;
         Ok(Ok(()))
     }
 
-    /// Moves what the tips reach and the host's refs do not to the stage.
-    fn transfer(&self, tips: &[ObjectId], stage: &Stage) -> Result<Brought, git::Error> {
+    /// Moves what the tips reach and the host's refs do not to a stage. Even a few: unpack-objects looks into
+    /// `.gitmodules` when it has written everything, and what it refuses then would be there, and connected.
+    fn transfer(&self, tips: &[ObjectId]) -> Result<Brought, Error> {
         let mut lister = self.list(&[]);
         self.over_both(&mut lister);
         lister.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -202,20 +216,19 @@ impl Store<'_> {
         let Some((header, objects)) = header(pipes.kept(pack)) else {
             pipes.run(&packer.verb, |_| false)?;
             packer.end(&pipes, packer_said)?;
-            return Err(git::Error::Pipe {
-                verb: packer.verb.clone(),
-                source: std::io::ErrorKind::UnexpectedEof.into(),
-            });
+            let source = std::io::ErrorKind::UnexpectedEof.into();
+            return Err(git::Error::Pipe { verb: packer.verb.clone(), source }.into());
         };
         let rest = pipes.hand_over(pack);
-        let mut brought = Brought { objects, kept: false };
+        let mut brought = Brought { objects, stage: None };
         let mut receiver = None;
         if objects > 0
             && let Some(rest) = rest
         {
-            brought.kept = self.promisor || objects > LOOSE;
-            let mut receiving = self.receiver(&header, brought.kept);
+            let stage = Stage::new(&self.git.objects(), &self.token())?;
+            let mut receiving = self.receiver(&header, objects);
             stage.direct(&mut receiving);
+            brought.stage = Some(stage);
             receiving.stdin(Stdio::from(rest)).stdout(Stdio::piped());
             let mut call = Call::start(receiving)?;
             let said = call.said(&mut pipes);
@@ -237,8 +250,9 @@ impl Store<'_> {
     }
 
     /// The command that checks a pack and takes it in.
-    fn receiver(&self, header: &str, keep: bool) -> Command {
-        let mut args = if !keep {
+    fn receiver(&self, header: &str, objects: u32) -> Command {
+        // unpack-objects can check only what is connected, which nothing is in a partial clone.
+        let mut args = if objects <= LOOSE && !self.promisor {
             vec!["unpack-objects".to_owned(), "-q".to_owned(), format!("--strict={}", tolerated())]
         } else {
             // What a partial clone lacks must not count as lost; fsck's rules are the same (rule 15).
@@ -290,18 +304,19 @@ impl Store<'_> {
 #[derive(Debug, Default)]
 struct Brought {
     objects: u32,
-    kept: bool,
+    /// Where they are; none where there are none.
+    stage: Option<Stage>,
 }
 
 /// That git refused is an answer; that it could not be run is an error.
-pub(super) fn answer<T>(result: Result<T, git::Error>) -> Result<Result<T, String>, Error> {
-    match result {
+pub(super) fn answer<T, E: Into<Error>>(result: Result<T, E>) -> Result<Result<T, String>, Error> {
+    match result.map_err(Into::into) {
         Ok(value) => Ok(Ok(value)),
-        Err(git::Error::Failed { verb, status, said }) if said.is_empty() => {
+        Err(Error::Git(git::Error::Failed { verb, status, said })) if said.is_empty() => {
             Ok(Err(format!("git {verb}: {status}")))
         }
-        Err(git::Error::Failed { said, .. }) => Ok(Err(said)),
-        Err(error) => Err(error.into()),
+        Err(Error::Git(git::Error::Failed { said, .. })) => Ok(Err(said)),
+        Err(error) => Err(error),
     }
 }
 
