@@ -147,13 +147,11 @@ impl Store<'_> {
     }
 
     fn bring(&self, tips: &[ObjectId], done: &mut Admitted) -> Result<Result<(), String>, Error> {
-        let brought = match answer(self.transfer(tips))? {
-            Ok(brought) => brought,
-            Err(why) => return Ok(Err(why)),
-        };
-        let Some(stage) = brought.stage else {
+        let Brought { objects, stage } = match answer(self.transfer(tips))? {
+            Ok(Some(brought)) => brought,
             // The host's refs reach all tips.
-            return Ok(Ok(()));
+            Ok(None) => return Ok(Ok(())),
+            Err(why) => return Ok(Err(why)),
         };
         let mut check = self.list(&["--quiet"]);
         stage.direct(&mut check);
@@ -162,7 +160,7 @@ impl Store<'_> {
         }
         match stage.pack() {
             // It was checked; unpacked it does not count among the host's packs (rule 29).
-            Some(pack) if brought.objects <= LOOSE => {
+            Some(pack) if objects <= LOOSE => {
                 let file = File::open(&pack).map_err(|source| Error::Host { path: pack, source })?;
                 let mut unpack = self.git.command(["unpack-objects", "-q"]);
                 unpack.stdin(Stdio::from(file));
@@ -175,13 +173,13 @@ impl Store<'_> {
                 done.keep |= pack.is_some();
             }
         }
-        done.objects += u64::from(brought.objects);
+        done.objects += u64::from(objects);
         Ok(Ok(()))
     }
 
-    /// Moves what the tips reach and the host's refs do not to a stage. Even a few: unpack-objects looks into
+    /// Moves what the tips reach and the host's refs do not to a stage; `None` where that is nothing. Even a few: unpack-objects looks into
     /// `.gitmodules` when it has written everything, and what it refuses then would be there, and connected.
-    fn transfer(&self, tips: &[ObjectId]) -> Result<Brought, Error> {
+    fn transfer(&self, tips: &[ObjectId]) -> Result<Option<Brought>, Error> {
         let mut lister = self.list(&[]);
         self.over_both(&mut lister);
         lister.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -205,9 +203,13 @@ impl Store<'_> {
         }
         let lister_said = lister.said(&mut pipes);
         let packer_said = packer.said(&mut pipes);
+        let cut_off = |packer: &Call| -> Error {
+            let source = std::io::ErrorKind::UnexpectedEof.into();
+            git::Error::Pipe { verb: packer.verb.clone(), source }.into()
+        };
         let Some(pack) = packer.child.stdout.take().map(|pipe| pipes.drain(pipe, Keep::First(PACK_HEADER)))
         else {
-            return Ok(Brought::default());
+            return Err(cut_off(&packer));
         };
         // The packer begins to write when the lister has ended; a list that broke off must not become a pack.
         let list_ended = |pipes: &Pipes<'_>| lister_said.is_none_or(|said| pipes.is_done(said));
@@ -216,37 +218,27 @@ impl Store<'_> {
         let Some((header, objects)) = header(pipes.kept(pack)) else {
             pipes.run(&packer.verb, |_| false)?;
             packer.end(&pipes, packer_said)?;
-            let source = std::io::ErrorKind::UnexpectedEof.into();
-            return Err(git::Error::Pipe { verb: packer.verb.clone(), source }.into());
+            return Err(cut_off(&packer));
         };
-        let rest = pipes.hand_over(pack);
-        let mut brought = Brought { objects, stage: None };
-        let mut receiver = None;
-        if objects > 0
-            && let Some(rest) = rest
-        {
-            let stage = Stage::new(&self.git.objects(), &self.token())?;
-            let mut receiving = self.receiver(&header, objects);
-            stage.direct(&mut receiving);
-            brought.stage = Some(stage);
-            receiving.stdin(Stdio::from(rest)).stdout(Stdio::piped());
-            let mut call = Call::start(receiving)?;
-            let said = call.said(&mut pipes);
-            if let Some(stdout) = call.child.stdout.take() {
-                pipes.drain(stdout, Keep::Tail);
-            }
-            receiver = Some((call, said));
-        } else {
-            // An empty pack: the rest of it is its checksum.
-            drop(rest);
+        if objects == 0 {
+            // What is left of an empty pack is its checksum.
+            return Ok(None);
         }
-        pipes.run(&packer.verb, |_| false)?;
-        if let Some((mut call, said)) = receiver {
-            // The receiver's reason comes first: the packer's is then that nobody reads.
-            call.end(&pipes, said)?;
-            packer.end(&pipes, packer_said)?;
+        let Some(rest) = pipes.hand_over(pack) else { return Err(cut_off(&packer)) };
+        let stage = Stage::new(&self.git.objects(), &self.token())?;
+        let mut receiver = self.receiver(&header, objects);
+        stage.direct(&mut receiver);
+        receiver.stdin(Stdio::from(rest)).stdout(Stdio::piped());
+        let mut receiver = Call::start(receiver)?;
+        let receiver_said = receiver.said(&mut pipes);
+        if let Some(stdout) = receiver.child.stdout.take() {
+            pipes.drain(stdout, Keep::Tail);
         }
-        Ok(brought)
+        pipes.run(&receiver.verb, |_| false)?;
+        // The receiver's reason comes first: the packer's is then that nobody reads.
+        receiver.end(&pipes, receiver_said)?;
+        packer.end(&pipes, packer_said)?;
+        Ok(Some(Brought { objects, stage }))
     }
 
     /// The command that checks a pack and takes it in.
@@ -301,11 +293,10 @@ impl Store<'_> {
 }
 
 /// What was moved.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Brought {
     objects: u32,
-    /// Where they are; none where there are none.
-    stage: Option<Stage>,
+    stage: Stage,
 }
 
 /// That git refused is an answer; that it could not be run is an error.
