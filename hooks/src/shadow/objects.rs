@@ -16,12 +16,13 @@
 //!   space; a commit, tree or tag may have [`HELD`] bytes, because git holds those in memory. What is beyond is left
 //!   in the shadow and counted.
 //! - A pack may have as many objects as git can number with its allocations limited to 1 GB: some ten million.
+//! - Of a directory of the shadow's, 200,000 names are looked at.
 //! - No call of git takes longer than ten minutes, no gathering begins anything after as many.
 //! - Objects that the shadow reaches only by alternates that the turn added are not taken.
 //! - In a partial clone, a pack of which the turn says that it was fetched is believed where that takes nothing from
 //!   the host (`promised.rs`); a turn that lies can have blobs and trees of its own go missing later. What is fetched
-//!   on top of commits that only the host has is refused unless it is complete. Such a repository gets a pack per
-//!   import, because git can unpack only what is connected; git before 2.44 refuses the old faults there.
+//!   on top of commits that only the host has is refused unless it is complete. git before 2.44 refuses the old faults
+//!   there.
 //! - A tree as tip is brought whole, unless commits that are tips, or the host's refs, reach its parts. So pass the
 //!   commits and the blobs of an index, not its cached trees.
 

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -146,28 +147,39 @@ impl Store<'_> {
     }
 
     fn bring(&self, tips: &[ObjectId], done: &mut Admitted) -> Result<Result<(), String>, Error> {
-        let stage = Stage::new(&self.git.objects(), &self.token())?;
-        let brought = match answer(self.transfer(tips, &stage))? {
-            Ok(brought) => brought,
+        let Brought { objects, stage } = match answer(self.transfer(tips))? {
+            Ok(Some(brought)) => brought,
+            // The host's refs reach all tips.
+            Ok(None) => return Ok(Ok(())),
             Err(why) => return Ok(Err(why)),
         };
-        if brought.objects == 0 {
-            // The host's refs reach all tips.
-            return Ok(Ok(()));
-        }
         let mut check = self.list(&["--quiet"]);
         stage.direct(&mut check);
         if let Err(why) = answer(self.git.run_command(check, &lines(tips)))? {
             return Ok(Err(why));
         }
-        stage.migrate()?;
-        done.objects += u64::from(brought.objects);
-        done.keep |= brought.kept;
+        match stage.pack() {
+            // It was checked; unpacked it does not count among the host's packs (rule 29).
+            Some(pack) if objects <= LOOSE => {
+                let file = File::open(&pack).map_err(|source| Error::Host { path: pack, source })?;
+                let mut unpack = self.git.command(["unpack-objects", "-q"]);
+                unpack.stdin(Stdio::from(file));
+                if let Err(why) = answer(self.git.run_command(unpack, b""))? {
+                    return Ok(Err(why));
+                }
+            }
+            pack => {
+                stage.migrate()?;
+                done.keep |= pack.is_some();
+            }
+        }
+        done.objects += u64::from(objects);
         Ok(Ok(()))
     }
 
-    /// Moves what the tips reach and the host's refs do not to the stage.
-    fn transfer(&self, tips: &[ObjectId], stage: &Stage) -> Result<Brought, git::Error> {
+    /// Moves what the tips reach and the host's refs do not to a stage; `None` where that is nothing. Even a few: unpack-objects looks into
+    /// `.gitmodules` when it has written everything, and what it refuses then would be there, and connected.
+    fn transfer(&self, tips: &[ObjectId]) -> Result<Option<Brought>, Error> {
         let mut lister = self.list(&[]);
         self.over_both(&mut lister);
         lister.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -191,9 +203,13 @@ impl Store<'_> {
         }
         let lister_said = lister.said(&mut pipes);
         let packer_said = packer.said(&mut pipes);
+        let cut_off = |packer: &Call| -> Error {
+            let source = std::io::ErrorKind::UnexpectedEof.into();
+            git::Error::Pipe { verb: packer.verb.clone(), source }.into()
+        };
         let Some(pack) = packer.child.stdout.take().map(|pipe| pipes.drain(pipe, Keep::First(PACK_HEADER)))
         else {
-            return Ok(Brought::default());
+            return Err(cut_off(&packer));
         };
         // The packer begins to write when the lister has ended; a list that broke off must not become a pack.
         let list_ended = |pipes: &Pipes<'_>| lister_said.is_none_or(|said| pipes.is_done(said));
@@ -202,43 +218,33 @@ impl Store<'_> {
         let Some((header, objects)) = header(pipes.kept(pack)) else {
             pipes.run(&packer.verb, |_| false)?;
             packer.end(&pipes, packer_said)?;
-            return Err(git::Error::Pipe {
-                verb: packer.verb.clone(),
-                source: std::io::ErrorKind::UnexpectedEof.into(),
-            });
+            return Err(cut_off(&packer));
         };
-        let rest = pipes.hand_over(pack);
-        let mut brought = Brought { objects, kept: false };
-        let mut receiver = None;
-        if objects > 0
-            && let Some(rest) = rest
-        {
-            brought.kept = self.promisor || objects > LOOSE;
-            let mut receiving = self.receiver(&header, brought.kept);
-            stage.direct(&mut receiving);
-            receiving.stdin(Stdio::from(rest)).stdout(Stdio::piped());
-            let mut call = Call::start(receiving)?;
-            let said = call.said(&mut pipes);
-            if let Some(stdout) = call.child.stdout.take() {
-                pipes.drain(stdout, Keep::Tail);
-            }
-            receiver = Some((call, said));
-        } else {
-            // An empty pack: the rest of it is its checksum.
-            drop(rest);
+        if objects == 0 {
+            // What is left of an empty pack is its checksum.
+            return Ok(None);
         }
-        pipes.run(&packer.verb, |_| false)?;
-        if let Some((mut call, said)) = receiver {
-            // The receiver's reason comes first: the packer's is then that nobody reads.
-            call.end(&pipes, said)?;
-            packer.end(&pipes, packer_said)?;
+        let Some(rest) = pipes.hand_over(pack) else { return Err(cut_off(&packer)) };
+        let stage = Stage::new(&self.git.objects(), &self.token())?;
+        let mut receiver = self.receiver(&header, objects);
+        stage.direct(&mut receiver);
+        receiver.stdin(Stdio::from(rest)).stdout(Stdio::piped());
+        let mut receiver = Call::start(receiver)?;
+        let receiver_said = receiver.said(&mut pipes);
+        if let Some(stdout) = receiver.child.stdout.take() {
+            pipes.drain(stdout, Keep::Tail);
         }
-        Ok(brought)
+        pipes.run(&receiver.verb, |_| false)?;
+        // The receiver's reason comes first: the packer's is then that nobody reads.
+        receiver.end(&pipes, receiver_said)?;
+        packer.end(&pipes, packer_said)?;
+        Ok(Some(Brought { objects, stage }))
     }
 
     /// The command that checks a pack and takes it in.
-    fn receiver(&self, header: &str, keep: bool) -> Command {
-        let mut args = if !keep {
+    fn receiver(&self, header: &str, objects: u32) -> Command {
+        // unpack-objects can check only what is connected, which nothing is in a partial clone.
+        let mut args = if objects <= LOOSE && !self.promisor {
             vec!["unpack-objects".to_owned(), "-q".to_owned(), format!("--strict={}", tolerated())]
         } else {
             // What a partial clone lacks must not count as lost; fsck's rules are the same (rule 15).
@@ -287,21 +293,21 @@ impl Store<'_> {
 }
 
 /// What was moved.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Brought {
     objects: u32,
-    kept: bool,
+    stage: Stage,
 }
 
 /// That git refused is an answer; that it could not be run is an error.
-pub(super) fn answer<T>(result: Result<T, git::Error>) -> Result<Result<T, String>, Error> {
-    match result {
+pub(super) fn answer<T, E: Into<Error>>(result: Result<T, E>) -> Result<Result<T, String>, Error> {
+    match result.map_err(Into::into) {
         Ok(value) => Ok(Ok(value)),
-        Err(git::Error::Failed { verb, status, said }) if said.is_empty() => {
+        Err(Error::Git(git::Error::Failed { verb, status, said })) if said.is_empty() => {
             Ok(Err(format!("git {verb}: {status}")))
         }
-        Err(git::Error::Failed { said, .. }) => Ok(Err(said)),
-        Err(error) => Err(error.into()),
+        Err(Error::Git(git::Error::Failed { said, .. })) => Ok(Err(said)),
+        Err(error) => Err(error),
     }
 }
 
