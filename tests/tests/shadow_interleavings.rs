@@ -2,7 +2,8 @@
 //! the order: no commit of anybody is lost that its maker has not thrown away, nobody's commit undoes what somebody
 //! else did, and git finds nothing wrong with the repository.
 //!
-//! `CODEOID_TESTS_SEED=N` runs one order again; `CODEOID_TESTS_SEEDS=N` runs that many.
+//! `CODEOID_TESTS_SEED=N` runs one order again, `CODEOID_TESTS_SEEDS=N` that many; `CODEOID_TESTS_TELL=1` prints what
+//! everybody did.
 
 #![cfg(test)]
 
@@ -11,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use codeoid_tests::{Finished, Layout, Place, Repo, Running, each_identity};
+use codeoid_tests::{Layout, Place, Repo, Running, each_identity};
 use nix::sys::signal::Signal;
 
 /// How many orders a run of the suite tries, for each identity.
@@ -73,10 +74,10 @@ impl Person<'_> {
     }
 
     /// A script of some operations.
-    fn script(&self, random: &mut Random, serial: &mut u64, mine: &str, others: &str, log: &str) -> String {
+    fn script(&self, random: &mut Random, serial: &mut u64, mine: &str, others: &str) -> String {
         let library = include_str!("../fixtures/interleaving.sh");
         let (me, main) = (self.name, self.main.display());
-        let mut script = format!("me={me} main={main} mine={mine} log={log}\n{library}\ncd {main}\n");
+        let mut script = format!("me={me} main={main} mine={mine}\n{library}\ncd {main}\n");
         for _ in 0..2 + random.below(5) {
             *serial += 1;
             let (number, which) = (*serial, random.below(7));
@@ -118,8 +119,9 @@ struct Record {
 }
 
 impl Record {
-    fn read(&mut self, name: &'static str, printed: &str) {
-        let _ = writeln!(self.told, "-- {name}\n{printed}");
+    fn read(&mut self, name: &'static str, script: &str, printed: &str, said: &str) {
+        let done = script.split_once("\ncd ").map_or(script, |(_, done)| done);
+        let _ = writeln!(self.told, "-- {name} did\n{done}-- which printed\n{printed}-- and said\n{said}");
         for line in printed.lines() {
             match line.split_once(' ') {
                 Some(("made", id)) => drop(self.made.insert(id.to_owned())),
@@ -144,17 +146,16 @@ fn one_order(place: &Place, seed: u64) {
     let roots = format!("{}-worktrees/*/*", main.display());
     let mut script = |person: &Person<'_>, random: &mut Random| {
         let mine = if person.is_host() { hosts.to_str().unwrap() } else { "$CODEOID_WORKTREE_DIR" };
-        let log = if person.is_host() { "/dev/null" } else { "/tmp/log" };
-        let script = person.script(random, &mut serial, mine, &roots, log);
-        script
+        person.script(random, &mut serial, mine, &roots)
     };
     // Something to begin with.
     let begin = |name: &str| format!("op worktree {name}1; places=\"$mine/*\"; at commit {name}2 0\n");
     let start = script(&people[0], &mut random) + &begin("90");
-    record.read("host", &place.sh(&main, &start).out());
+    let host = place.sh(&main, &start);
+    record.read("host", &start, &host.out(), &host.err());
     for round in 0..ROUNDS {
         let who = random.below(4);
-        let mut turns: Vec<(&'static str, Running, bool)> = Vec::new();
+        let mut turns: Vec<(&'static str, String, Running, bool)> = Vec::new();
         for (number, person) in people.iter().enumerate().skip(1) {
             if who == number as u64 || who == 3 || round == 0 {
                 let mut text = script(person, &mut random);
@@ -163,25 +164,23 @@ fn one_order(place: &Place, seed: u64) {
                 }
                 let killed = round > 0 && random.one_in(8);
                 let turn = place.turn(&main).session(session(person.name)).options(["--git-protection", "shadow"]);
-                turns.push((person.name, turn.sh(&text).spawn(), killed));
+                let running = turn.sh(&text).spawn();
+                turns.push((person.name, text, running, killed));
             }
         }
-        let host: Option<Finished> = (who == 0 || random.one_in(2)).then(|| {
+        if who == 0 || random.one_in(2) {
             let text = script(&people[0], &mut random);
-            place.sh(&main, &text)
-        });
-        if let Some(host) = host {
-            record.read("host", &host.out());
+            let host = place.sh(&main, &text);
+            record.read("host", &text, &host.out(), &host.err());
         }
-        for (name, turn, killed) in turns {
+        for (name, text, turn, killed) in turns {
             if killed {
                 std::thread::sleep(Duration::from_millis(random.below(400)));
                 turn.signal(Signal::SIGKILL);
                 record.broken_off.insert(name);
             }
             let outcome = turn.finish();
-            record.read(name, &outcome.out());
-            let _ = writeln!(record.told, "{}", outcome.err());
+            record.read(name, &text, &outcome.out(), &outcome.err());
             if !killed {
                 assert_eq!(outcome.code(), 0, "seed {seed}: {outcome}\n{}", record.told);
             }
@@ -191,6 +190,10 @@ fn one_order(place: &Place, seed: u64) {
         let closed = place.shim(&["session", "close", &session(name)]);
         let _ = writeln!(record.told, "-- close {name}\n{closed}");
         assert!(closed.ok(), "seed {seed}: {}", record.told);
+    }
+    println!("seed {seed}: {} commits, {} of them thrown away", record.made.len(), record.dropped.len());
+    if std::env::var_os("CODEOID_TESTS_TELL").is_some() {
+        println!("{}", record.told);
     }
     judge(place, seed, &main, &record);
 }
@@ -252,7 +255,7 @@ fn nothing_is_lost_in_any_order_serial(place: &Place) {
         }
     };
     for seed in seeds {
-        println!("seed {seed}");
+        println!("seed {seed} begins");
         one_order(place, seed);
     }
 }

@@ -114,6 +114,11 @@ pub(crate) fn run(
     Ok(import.done)
 }
 
+/// How [`Base::created`] names an entry of the stash.
+fn own_stash(id: &str) -> String {
+    format!("stash {id}")
+}
+
 fn destroyed(repository: &Repository) -> Imported {
     let detail = "the session destroyed its view of the git dir; the host's was never touched, and what was not \
                   brought over before is kept in the session's state";
@@ -194,13 +199,17 @@ impl Import<'_> {
         for snapshot in &touched {
             self.unit(snapshot, &ours, &host_refs, &mut used)?;
         }
+        if !removed.is_empty() {
+            for id in removed {
+                self.remove_entry(&id)?;
+            }
+            // The branches that they held may go now.
+            used = self.used()?;
+        }
         self.refs(&moved, &ours, &used)?;
         self.stash(&new_stash, &dropped)?;
         if !settings.is_empty() {
             self.settings(&settings, &config, &ours)?;
-        }
-        for id in removed {
-            self.remove_entry(&id)?;
         }
         self.base.refs = Bytes(self.base_refs.to_text());
         self.base.promoted.append(&mut self.done.promoted);
@@ -293,7 +302,10 @@ impl Import<'_> {
         }
         let rest = name.strip_prefix(b"refs/").unwrap_or(name).to_str_lossy().into_owned();
         let plain = format!("{KEPT}{}/{rest}", self.session);
-        for candidate in [plain.clone(), format!("{plain}-{}", &tip.to_string()[..8])] {
+        let other = format!("{plain}-{}", &tip.to_string()[..8]);
+        // Neither may be a name for a ref, or each may be in the way of another.
+        let last = format!("{KEPT}{}/commits/{tip}", self.session);
+        for candidate in [plain, other, last] {
             let there = super::read_ref(&self.host, candidate.as_bytes().as_bstr(), self.kind)?;
             if there == Some(tip) {
                 return Ok(Some(candidate));
@@ -321,14 +333,26 @@ impl Import<'_> {
                     .push(printable(&format!("stash entry {} stays with the session: {why}", entry.id)));
             } else if stash::store(self.git, &self.host, self.kind, entry)? {
                 self.base.stash.insert(0, entry.id.to_string());
+                self.base.created.insert(own_stash(&entry.id.to_string()));
                 self.done.promoted.push(format!("stash {}", entry.id));
             }
         }
         if self.when == When::Ended {
             for id in dropped {
                 let Ok(object) = ObjectId::from_hex(id.as_bytes()) else { continue };
-                if stash::drop_entry(self.git, &self.host, self.kind, object) {
+                let own = self.base.created.contains(&own_stash(id));
+                if !own && stash::read(&self.host, self.kind)?.iter().any(|entry| entry.id == object) {
+                    // Somebody else's work: the session may have taken it out, or thrown it away.
+                    match self.keep(format!("refs/dropped/stash-{}", &id[..8]).as_bytes().as_bstr(), object)? {
+                        Some(kept) => self.done.warnings.push(format!(
+                            "a stash entry that is not the session's was dropped by it; it is kept as {kept}"
+                        )),
+                        None => continue,
+                    }
+                }
+                if stash::drop_entry(self.git, &self.host, self.kind, object)? {
                     self.base.stash.retain(|known| known != id);
+                    self.base.created.remove(&own_stash(id));
                 }
             }
         }

@@ -289,6 +289,9 @@ impl Import<'_> {
             if !forward {
                 return conflict("its branch has moved on the host meanwhile");
             }
+            if self.when == When::Live && h.is_some_and(|h| self.loses(name.as_bstr(), h, s)) {
+                return conflict("others have commits there that the session's history leaves out");
+            }
             locked.push((lock, s));
         }
         // The index.
@@ -316,6 +319,12 @@ impl Import<'_> {
                 names.join(", ")
             )));
         }
+        // What others had in the branches, and the session's history leaves out.
+        let moves: Vec<_> = locked.iter().map(|(lock, new)| (lock.name().to_owned(), *new, lock.old())).collect();
+        self.spare(&moves, &[], host_refs)?;
+        if moves.iter().any(|(name, ..)| self.held.contains(name)) {
+            return conflict("others have commits there that could not be kept");
+        }
         // From here on nothing is asked any more. Index, branch, HEAD: a kill in between leaves what is staged.
         if snapshot.new.is_some() {
             write::put(host, "commondir".as_ref(), COMMONDIR)?;
@@ -332,9 +341,10 @@ impl Import<'_> {
         for (lock, new) in &locked {
             let name = lock.name();
             lock.set(*new)?;
-            transaction::log(&self.host, Path::new(OsStr::from_bytes(name)), lock.old(), *new, MESSAGE)?;
+            transaction::log(&self.host, Path::new(OsStr::from_bytes(name)), lock.old(), *new, MESSAGE);
             self.base_refs.map.insert(name.into(), Target::Object(*new));
             self.done.promoted.push(format!("{} {new}", name.to_str_lossy()));
+            self.remember_theirs(lock.name(), lock.old());
         }
         if there.as_ref() != Some(head) {
             write::put(host, "HEAD".as_ref(), &head.text())?;
@@ -348,7 +358,7 @@ impl Import<'_> {
         if let Some(to) = to
             && (from != Some(to) || there.as_ref() != Some(head))
         {
-            transaction::log(host, Path::new("HEAD"), from, to, MESSAGE)?;
+            transaction::log(host, Path::new("HEAD"), from, to, MESSAGE);
         }
         if let Some(worktree) = &snapshot.new {
             let mut pointer = worktree.join(".git").into_os_string().into_encoded_bytes();
