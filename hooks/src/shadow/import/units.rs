@@ -112,6 +112,9 @@ impl Import<'_> {
         host_refs: &Refs,
         used: &mut BTreeMap<BString, Vec<String>>,
     ) -> Result<Stays, Error> {
+        if self.when == When::Live && !self.is_current(snapshot, ours)? {
+            return Ok(Stays::Conflict("the session is changing it".to_owned()));
+        }
         let Some(head) = snapshot.head.clone() else {
             return Ok(Stays::Refused("its HEAD is none that git writes".to_owned()));
         };
