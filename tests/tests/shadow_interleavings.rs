@@ -234,6 +234,10 @@ fn judge(place: &Place, seed: u64, main: &Path, record: &Record) {
     // And nothing of that kind is staged anywhere.
     for line in git(main, &["worktree", "list", "--porcelain"]).lines() {
         let Some(dir) = line.strip_prefix("worktree ").map(Path::new).filter(|dir| dir.is_dir()) else { continue };
+        // In the middle of a rebase what is staged is the next commit.
+        if dir.join(git(dir, &["rev-parse", "--git-path", "rebase-merge"]).trim()).exists() {
+            continue;
+        }
         for line in git(dir, &["status", "--porcelain=v1", "--untracked-files=no"]).lines() {
             let (staged, path) = (&line[..1], &line[3..]);
             let broken_off = record.broken_off.iter().any(|name| path.starts_with(name));

@@ -184,9 +184,9 @@ impl Import<'_> {
         let shadow = Dir::open(self.shadow.path())?;
         let store = Store::new(self.git, &shadow, &self.place.quarantine(), self.kind, self.is_promisor()?)
             .borrowing(vec![self.place.kept()]);
+        let tips: Vec<ObjectId> = tips.into_iter().collect();
         if !tips.is_empty() {
             let _ = store.gather()?;
-            let tips: Vec<ObjectId> = tips.into_iter().collect();
             for (id, why) in store.admit(&tips)?.refused() {
                 self.refused.insert(*id, why.to_owned());
             }
@@ -217,6 +217,10 @@ impl Import<'_> {
             self.done.promoted = std::mem::take(&mut self.base.promoted);
         }
         self.base.store(self.place)?;
+        if !tips.is_empty() && !store.is_settled() {
+            let tips: Vec<ObjectId> = tips.into_iter().filter(|tip| !self.refused.contains_key(tip)).collect();
+            store.secure(&tips, host_refs.map.values().filter_map(Target::object).collect())?;
+        }
         store.release()?;
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Store<'_> {
         for tip in tips.iter().copied().collect::<BTreeSet<_>>() {
             if tip.kind() != self.kind || tip.is_null() {
                 done.tips.insert(tip, Verdict::Refused("it is no object of this repository".to_owned()));
-            } else if host.has_blob(&tip) {
+            } else if self.negatives.is_none() && host.has_blob(&tip) {
                 freshen(&self.git.objects(), &tip);
                 done.tips.insert(tip, Verdict::Connected);
             } else {
@@ -122,7 +122,7 @@ impl Store<'_> {
         if tips.is_empty() {
             return Ok(true);
         }
-        Ok(answer(self.git.run_command(self.list(&["--quiet"]), &lines(tips)))?.is_ok())
+        Ok(answer(self.git.run_command(self.list(&["--quiet"]), &self.lines(tips)))?.is_ok())
     }
 
     /// All at once, or by halves down to the one that is to blame.
@@ -157,10 +157,10 @@ impl Store<'_> {
         }
         let mut check = self.list(&["--quiet"]);
         stage.direct(&mut check);
-        if let Err(why) = answer(self.git.run_command(check, &lines(tips)))? {
+        if let Err(why) = answer(self.git.run_command(check, &self.lines(tips)))? {
             return Ok(Err(why));
         }
-        stage.migrate()?;
+        self.landed.borrow_mut().extend(stage.migrate()?);
         done.objects += u64::from(brought.objects);
         done.keep |= brought.kept;
         Ok(Ok(()))
@@ -184,7 +184,7 @@ impl Store<'_> {
         packer.stdin(lister.child.stdout.take().map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped());
         let mut packer = Call::start(packer)?;
 
-        let input = lines(tips);
+        let input = self.lines(tips);
         let mut pipes = Pipes::new();
         if let Some(stdin) = lister.child.stdin.take() {
             pipes.feed(stdin, &input);
@@ -213,7 +213,8 @@ impl Store<'_> {
         if objects > 0
             && let Some(rest) = rest
         {
-            brought.kept = self.promisor || objects > LOOSE;
+            brought.kept =
+                self.promisor || objects > LOOSE || self.negatives.is_some() || self.is_collecting();
             let mut receiving = self.receiver(&header, brought.kept);
             stage.direct(&mut receiving);
             receiving.stdin(Stdio::from(rest)).stdout(Stdio::piped());
@@ -266,11 +267,28 @@ impl Store<'_> {
         if self.promisor {
             args.push("--exclude-promisor-objects".to_owned());
         }
-        args.extend(["--stdin", "--not", "--all"].map(String::from));
+        args.push("--stdin".to_owned());
+        match &self.negatives {
+            None => args.extend(["--not", "--all"].map(String::from)),
+            Some(_) => args.push("--ignore-missing".to_owned()),
+        }
         let mut command = self.git.command(args);
         // A branch of the host's that is broken is no reason to refuse another.
         command.env("GIT_REF_PARANOIA", "0");
         command
+    }
+
+    /// Tips for the standard input of [`Store::list`].
+    fn lines(&self, tips: &[ObjectId]) -> Vec<u8> {
+        let mut text = Vec::with_capacity(tips.len() * 65);
+        // Writing to memory does not fail.
+        for tip in tips {
+            let _ = writeln!(text, "{tip}");
+        }
+        for had in self.negatives.iter().flatten() {
+            let _ = writeln!(text, "^{had}");
+        }
+        text
     }
 
     /// Has a command see the host's objects first, then the quarantine's, then what else the shadow borrows.
@@ -308,16 +326,6 @@ pub(super) fn answer<T>(result: Result<T, git::Error>) -> Result<Result<T, Strin
 /// The faults that are let through, as git's programs take them.
 fn tolerated() -> String {
     TOLERATED.map(|fault| format!("{fault}=warn")).join(",")
-}
-
-/// Tips for a standard input.
-fn lines(tips: &[ObjectId]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(tips.len() * 65);
-    for tip in tips {
-        // Writing to memory does not fail.
-        let _ = writeln!(text, "{tip}");
-    }
-    text
 }
 
 /// A pack's header as `--pack_header` wants it, and the number of objects.
