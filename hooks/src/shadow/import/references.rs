@@ -141,22 +141,11 @@ impl Import<'_> {
         if losing.is_empty() {
             return Ok(());
         }
-        // One git for all of them: there may be thousands.
-        let mut input = String::new();
         let changed: BTreeSet<&BString> =
             updates.iter().map(|(name, ..)| name).chain(deletions.iter().map(|(name, _)| *name)).collect();
-        for (_, tip, _) in &losing {
-            let _ = writeln!(input, "{tip}");
-        }
         let stay = host.map.iter().filter(|(name, _)| !changed.contains(name)).filter_map(|(_, to)| to.object());
-        for tip in stay.chain(updates.iter().map(|(_, new, _)| *new)) {
-            let _ = writeln!(input, "^{tip}");
-        }
-        let listed = self.git.run(["rev-list", "--ignore-missing", "--stdin"], input.as_bytes());
-        // Where that cannot be known, it counts as reached by nothing else.
-        let lost: Option<HashSet<ObjectId>> = listed.ok().map(|text| {
-            text.split(|byte| *byte == b'\n').filter_map(|line| ObjectId::from_hex(line).ok()).collect()
-        });
+        let stay = stay.chain(updates.iter().map(|(_, new, _)| *new));
+        let lost = self.unreached(losing.iter().map(|(_, tip, _)| *tip), stay);
         for (name, tip, how) in losing {
             if lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
                 continue;
@@ -172,6 +161,24 @@ impl Import<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Which of these are in the history of none of those. `None` where that cannot be known.
+    pub(super) fn unreached(
+        &self,
+        tips: impl Iterator<Item = ObjectId>,
+        from: impl Iterator<Item = ObjectId>,
+    ) -> Option<HashSet<ObjectId>> {
+        // One git for all of them: there may be thousands.
+        let mut input = String::new();
+        for tip in tips {
+            let _ = writeln!(input, "{tip}");
+        }
+        for tip in from {
+            let _ = writeln!(input, "^{tip}");
+        }
+        let listed = self.git.run(["rev-list", "--ignore-missing", "--stdin"], input.as_bytes()).ok()?;
+        Some(listed.split(|byte| *byte == b'\n').filter_map(|line| ObjectId::from_hex(line).ok()).collect())
     }
 
     pub(super) fn stays(&mut self, name: &BStr, tip: ObjectId, why: &str) -> Result<(), Error> {
