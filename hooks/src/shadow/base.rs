@@ -54,8 +54,11 @@ pub(crate) struct Base {
     pub pending: BTreeMap<String, String>,
     /// What was imported while turns ran, for the report at the end.
     pub promoted: Vec<String>,
-    /// Refs that the session made.
+    /// Refs that the session made, and nobody else has moved since; and entries of the stash, as `stash <id>`.
     pub created: BTreeSet<String>,
+    /// What refs held before the session moved them: what others had there.
+    #[serde(default)]
+    pub theirs: BTreeMap<String, String>,
     /// The record as it was read: one that is the same need not be written.
     #[serde(skip)]
     stored: Vec<u8>,

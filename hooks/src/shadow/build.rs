@@ -502,6 +502,12 @@ impl Build<'_> {
                 }
             };
             if follow {
+                if h != b.as_ref() {
+                    // Somebody else's by now.
+                    let shown = name.to_str_lossy();
+                    self.base.created.remove(shown.as_ref());
+                    self.base.theirs.remove(shown.as_ref());
+                }
                 set(&mut next, &name, h);
                 set(&mut base, &name, h);
             } else if let Some(Target::Object(h)) = h {

@@ -33,7 +33,7 @@ mod promised;
 mod seen;
 mod stage;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 
 use gix::ObjectId;
@@ -86,6 +86,10 @@ pub struct Store<'a> {
     borrowed: Vec<PathBuf>,
     /// Whether git's `--fsck-objects` takes no list of faults.
     plain_check: Cell<bool>,
+    /// What the host has for certain, where its refs are not to be asked.
+    negatives: Option<Vec<ObjectId>>,
+    /// Loose objects that were moved to the host's.
+    landed: RefCell<Vec<PathBuf>>,
 }
 
 impl<'a> Store<'a> {
@@ -108,6 +112,8 @@ impl<'a> Store<'a> {
             promisor,
             borrowed: Vec::new(),
             plain_check: Cell::new(false),
+            negatives: None,
+            landed: RefCell::default(),
         }
     }
 
@@ -117,6 +123,47 @@ impl<'a> Store<'a> {
     pub fn borrowing(mut self, directories: Vec<PathBuf>) -> Self {
         self.borrowed = directories;
         self
+    }
+
+    /// Whether all that was admitted is safe from the host's garbage collection. Objects that no ref names yet are prey
+    /// to a `gc --prune=now`, which looks for what is named when it starts, and deletes all the rest when it ends. To be
+    /// asked once the refs have moved.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        !self.is_collecting() && self.landed.borrow().iter().all(|path| path.symlink_metadata().is_ok())
+    }
+
+    /// Brings these tips once more, in packs that no garbage collection touches until [`Store::release`]. `had` are the
+    /// tips that the host had before: its refs may name by now what is not there.
+    ///
+    /// # Errors
+    /// As [`Store::gather`] and [`Store::admit`].
+    pub fn secure(&self, tips: &[ObjectId], had: Vec<ObjectId>) -> Result<(), Error> {
+        let again = Store {
+            git: self.git,
+            shadow: self.shadow,
+            quarantine: self.quarantine.clone(),
+            kind: self.kind,
+            promisor: self.promisor,
+            borrowed: self.borrowed.clone(),
+            plain_check: self.plain_check.clone(),
+            negatives: Some(had),
+            landed: RefCell::default(),
+        };
+        let _ = again.gather()?;
+        let _ = again.admit(tips)?;
+        Ok(())
+    }
+
+    /// Whether a garbage collection runs on the host (`lock_repo_for_gc()` in git's builtin/gc.c; a lock older than
+    /// twelve hours counts for nothing there, too).
+    fn is_collecting(&self) -> bool {
+        let lock = self.git.common_dir().join("gc.pid");
+        let age = lock
+            .symlink_metadata()
+            .and_then(|meta| meta.modified())
+            .map(|at| at.elapsed().unwrap_or_default());
+        age.is_ok_and(|age| age.as_secs() < 12 * 3600)
     }
 
     /// Empties the quarantine, forgets what was seen, and removes what a crash left on the way. To be called at recovery too: nothing in it is synced to

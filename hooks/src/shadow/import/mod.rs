@@ -16,6 +16,7 @@ use codeoid_spec::git::Repository;
 use codeoid_spec::report::{Action, Finding};
 use gix::ObjectId;
 use gix::bstr::{BStr, BString, ByteSlice as _};
+use gix::object;
 
 pub(crate) use rescue::rescue;
 use snapshot::Snapshot;
@@ -114,6 +115,11 @@ pub(crate) fn run(
     Ok(import.done)
 }
 
+/// How [`Base::created`] names an entry of the stash.
+fn own_stash(id: &str) -> String {
+    format!("stash {id}")
+}
+
 fn destroyed(repository: &Repository) -> Imported {
     let detail = "the session destroyed its view of the git dir; the host's was never touched, and what was not \
                   brought over before is kept in the session's state";
@@ -170,21 +176,25 @@ impl Import<'_> {
         let mut tips: BTreeSet<ObjectId> =
             moved.iter().filter_map(|name| ours.object(name.as_bstr())).collect();
         tips.extend(new_stash.iter().map(|entry| entry.id));
+        let mut typed = Vec::new();
         for snapshot in &touched {
             if let Some(Target::Object(id)) = snapshot.head {
                 tips.insert(id);
             }
-            tips.extend(self.new_blobs(snapshot)?);
+            let objects = self.new_objects(snapshot)?;
+            tips.extend(objects.iter().map(|(id, _)| *id));
+            typed.extend(objects);
         }
         let shadow = Dir::open(self.shadow.path())?;
         let store = Store::new(self.git, &shadow, &self.place.quarantine(), self.kind, self.is_promisor()?)
             .borrowing(vec![self.place.kept()]);
+        let tips: Vec<ObjectId> = tips.into_iter().collect();
         if !tips.is_empty() {
             let _ = store.gather()?;
-            let tips: Vec<ObjectId> = tips.into_iter().collect();
             for (id, why) in store.admit(&tips)?.refused() {
                 self.refused.insert(*id, why.to_owned());
             }
+            self.judge_types(&typed)?;
         }
 
         lfs::import(&self.host, &self.shadow)?;
@@ -195,13 +205,17 @@ impl Import<'_> {
         for snapshot in &touched {
             self.unit(snapshot, &ours, &host_refs, &mut used)?;
         }
+        if !removed.is_empty() {
+            for id in removed {
+                self.remove_entry(&id)?;
+            }
+            // The branches that they held may go now.
+            used = self.used()?;
+        }
         self.refs(&moved, &ours, &used)?;
         self.stash(&new_stash, &dropped)?;
         if !settings.is_empty() {
             self.settings(&settings, &config, &ours)?;
-        }
-        for id in removed {
-            self.remove_entry(&id)?;
         }
         self.base.refs = Bytes(self.base_refs.to_text());
         self.base.promoted.append(&mut self.done.promoted);
@@ -209,7 +223,29 @@ impl Import<'_> {
             self.done.promoted = std::mem::take(&mut self.base.promoted);
         }
         self.base.store(self.place)?;
+        if !tips.is_empty() && !store.is_settled() {
+            let tips: Vec<ObjectId> =
+                tips.into_iter().filter(|tip| !self.refused.contains_key(tip)).collect();
+            store.secure(&tips, host_refs.map.values().filter_map(Target::object).collect())?;
+        }
         store.release()?;
+        Ok(())
+    }
+
+    /// Refuses objects that an index names as something else than they are: git finds that out when it needs them.
+    fn judge_types(&mut self, typed: &[(ObjectId, object::Kind)]) -> Result<(), Error> {
+        if typed.is_empty() {
+            return Ok(());
+        }
+        let asked: String = typed.iter().map(|(id, _)| format!("{id}\n")).collect();
+        let answers = self.git.run(["cat-file", "--batch-check=%(objecttype)"], asked.as_bytes())?;
+        let mut answers = answers.split(|byte| *byte == b'\n');
+        for (id, kind) in typed {
+            let answer = answers.next().unwrap_or_default();
+            if answer != kind.as_bytes() && !self.refused.contains_key(id) {
+                self.refused.insert(*id, format!("it is no {kind}"));
+            }
+        }
         Ok(())
     }
 
@@ -294,7 +330,10 @@ impl Import<'_> {
         }
         let rest = name.strip_prefix(b"refs/").unwrap_or(name).to_str_lossy().into_owned();
         let plain = format!("{KEPT}{}/{rest}", self.session);
-        for candidate in [plain.clone(), format!("{plain}-{}", &tip.to_string()[..8])] {
+        let other = format!("{plain}-{}", &tip.to_string()[..8]);
+        // Neither may be a name for a ref, or each may be in the way of another.
+        let last = format!("{KEPT}{}/commits/{tip}", self.session);
+        for candidate in [plain, other, last] {
             let there = super::read_ref(&self.host, candidate.as_bytes().as_bstr(), self.kind)?;
             if there == Some(tip) {
                 return Ok(Some(candidate));
@@ -322,14 +361,28 @@ impl Import<'_> {
                     .push(printable(&format!("stash entry {} stays with the session: {why}", entry.id)));
             } else if stash::store(self.git, &self.host, self.kind, entry)? {
                 self.base.stash.insert(0, entry.id.to_string());
+                self.base.created.insert(own_stash(&entry.id.to_string()));
                 self.done.promoted.push(format!("stash {}", entry.id));
             }
         }
         if self.when == When::Ended {
             for id in dropped {
                 let Ok(object) = ObjectId::from_hex(id.as_bytes()) else { continue };
-                if stash::drop_entry(self.git, &self.host, self.kind, object) {
+                let own = self.base.created.contains(&own_stash(id));
+                if !own && stash::read(&self.host, self.kind)?.iter().any(|entry| entry.id == object) {
+                    // Somebody else's work: the session may have taken it out, or thrown it away.
+                    match self
+                        .keep(format!("refs/dropped/stash-{}", &id[..8]).as_bytes().as_bstr(), object)?
+                    {
+                        Some(kept) => self.done.warnings.push(format!(
+                            "a stash entry that is not the session's was dropped by it; it is kept as {kept}"
+                        )),
+                        None => continue,
+                    }
+                }
+                if stash::drop_entry(self.git, &self.host, self.kind, object)? {
                     self.base.stash.retain(|known| known != id);
+                    self.base.created.remove(&own_stash(id));
                 }
             }
         }

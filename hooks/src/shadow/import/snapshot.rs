@@ -6,13 +6,14 @@ use codeoid_spec::git::Checkout;
 use codeoid_spec::report::{Action, Finding};
 use gix::ObjectId;
 use gix::bstr::ByteSlice as _;
+use gix::object;
 
 use super::{Import, When, finding};
 use crate::entry::{self};
 use crate::read::{self, Dir, Stamp};
 use crate::shadow::base::MAIN;
 use crate::shadow::index::{self, Entries};
-use crate::shadow::refs::Target;
+use crate::shadow::refs::{Refs, Target};
 use crate::shadow::{Error, entries, unit, write};
 
 /// A checkout of the shadow, as it was at one moment.
@@ -21,6 +22,8 @@ pub(super) struct Snapshot {
     pub(super) relative: PathBuf,
     pub(super) dir: Dir,
     pub(super) head: Option<Target>,
+    /// What the branch of its HEAD holds.
+    branch: Option<ObjectId>,
     /// The index, where something differs from what both sides agreed on.
     pub(super) index: Result<Entries, index::Error>,
     pub(super) index_stamp: Option<Stamp>,
@@ -110,26 +113,23 @@ impl Import<'_> {
         let Ok(Some(dir)) = dir else { return Ok(None) };
         // git writes the index, the branch and HEAD one after the other.
         for _ in 0..50 {
-            let moment = || -> Result<_, Error> {
-                Ok((unit::head(&dir, self.kind)?, dir.lstat("index")?, unit::in_progress(&dir)?))
-            };
-            let before = moment()?;
-            let locked = self.when == When::Live
-                && (dir.lstat("index.lock")?.is_some() || dir.lstat("HEAD.lock")?.is_some());
+            let before = self.moment(&dir)?;
+            let locked = self.when == When::Live && is_locked(&dir)?;
             let touched = new.is_some() || self.is_touched(name, &dir)?;
             let index = if touched {
                 Entries::read(&dir, "index".as_ref(), self.kind, false)
             } else {
                 Ok(Entries::empty(self.kind))
             };
-            if !locked && moment()? == before {
-                let (head, index_stamp, in_progress) = before;
+            if !locked && self.moment(&dir)? == before {
+                let (head, branch, index_stamp, in_progress) = before;
                 let name = name.to_owned();
                 return Ok(Some(Snapshot {
                     name,
                     relative,
                     dir,
                     head,
+                    branch,
                     index,
                     index_stamp,
                     in_progress,
@@ -140,6 +140,31 @@ impl Import<'_> {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         Ok(None)
+    }
+
+    /// What git changes one after the other.
+    #[expect(clippy::type_complexity, reason = "what has to be the same at two moments")]
+    fn moment(
+        &self,
+        dir: &Dir,
+    ) -> Result<(Option<Target>, Option<ObjectId>, Option<Stamp>, Option<&'static str>), Error> {
+        let head = unit::head(dir, self.kind)?;
+        let branch = match &head {
+            Some(Target::Symbolic(name)) => crate::shadow::read_ref(&self.shadow, name.as_bstr(), self.kind)?,
+            _ => None,
+        };
+        Ok((head, branch, dir.lstat("index")?, unit::in_progress(dir)?))
+    }
+
+    /// Whether a checkout still is what the snapshot says, and the refs that were read belong to it. Of git's steps
+    /// (the index, then the branch, then HEAD) the first alone would undo or foretell a commit on the host.
+    pub(super) fn is_current(&self, snapshot: &Snapshot, ours: &Refs) -> Result<bool, Error> {
+        let then = (snapshot.head.clone(), snapshot.branch, snapshot.index_stamp, snapshot.in_progress);
+        let read = match &snapshot.head {
+            Some(Target::Symbolic(name)) => ours.object(name.as_bstr()),
+            _ => None,
+        };
+        Ok(read == snapshot.branch && !is_locked(&snapshot.dir)? && self.moment(&snapshot.dir)? == then)
     }
 
     pub(super) fn is_touched(&self, name: &str, dir: &Dir) -> Result<bool, Error> {
@@ -187,10 +212,39 @@ impl Import<'_> {
             .collect()
     }
 
-    /// Objects that the index names and that of the base did not.
-    pub(super) fn new_blobs(&self, snapshot: &Snapshot) -> Result<Vec<ObjectId>, Error> {
+    /// Objects that the index names and that of the base did not, with the types that they must have.
+    pub(super) fn new_objects(&self, snapshot: &Snapshot) -> Result<Vec<(ObjectId, object::Kind)>, Error> {
         let Ok(ours) = &snapshot.index else { return Ok(Vec::new()) };
         let base = self.base.index(self.place, &snapshot.name, self.kind)?;
-        Ok(ours.oids_since(&base).collect())
+        Ok(ours.objects_since(&base).collect())
     }
+
+    /// Why an index must not come as it is, if so: `.gitmodules` names repositories and directories, and is judged only
+    /// as part of a commit. The commit is on the host.
+    pub(super) fn uncommitted_modules(
+        &self,
+        snapshot: &Snapshot,
+        head: &Target,
+        ours: &Refs,
+    ) -> Result<bool, Error> {
+        let Ok(index) = &snapshot.index else { return Ok(false) };
+        let name = b".gitmodules".as_bstr();
+        let Some(entry) = index.get(name) else { return Ok(false) };
+        let base = self.base.index(self.place, &snapshot.name, self.kind)?;
+        if base.get(name).is_some_and(|known| known.id() == entry.id()) {
+            return Ok(false);
+        }
+        let commit = match head {
+            Target::Object(id) => Some(*id),
+            Target::Symbolic(branch) => ours.object(branch.as_bstr()),
+        };
+        let Some(commit) = commit else { return Ok(true) };
+        let found = self.git.run(["rev-parse", "--verify", "-q", &format!("{commit}:.gitmodules")], b"");
+        Ok(found.map_or(true, |id| id.trim_ascii() != entry.id().to_string().as_bytes()))
+    }
+}
+
+/// Whether git is changing a checkout.
+fn is_locked(dir: &Dir) -> Result<bool, read::Error> {
+    Ok(dir.lstat("index.lock")?.is_some() || dir.lstat("HEAD.lock")?.is_some())
 }

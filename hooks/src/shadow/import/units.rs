@@ -112,6 +112,9 @@ impl Import<'_> {
         host_refs: &Refs,
         used: &mut BTreeMap<BString, Vec<String>>,
     ) -> Result<Stays, Error> {
+        if self.when == When::Live && !self.is_current(snapshot, ours)? {
+            return Ok(Stays::Conflict("the session is changing it".to_owned()));
+        }
         let Some(head) = snapshot.head.clone() else {
             return Ok(Stays::Refused("its HEAD is none that git writes".to_owned()));
         };
@@ -134,10 +137,13 @@ impl Import<'_> {
         {
             return Ok(Stays::Refused("its HEAD names no branch".to_owned()));
         }
-        for id in self.new_blobs(snapshot)? {
+        for (id, _) in self.new_objects(snapshot)? {
             if let Some(why) = self.refused.get(&id) {
                 return Ok(Stays::Refused(format!("object {id} of its index is not brought over: {why}")));
             }
+        }
+        if self.uncommitted_modules(snapshot, &head, ours)? {
+            return Ok(Stays::Refused("a changed .gitmodules comes only with a commit".to_owned()));
         }
         if let Target::Object(id) = head
             && let Some(why) = self.refused.get(&id)
@@ -289,6 +295,9 @@ impl Import<'_> {
             if !forward {
                 return conflict("its branch has moved on the host meanwhile");
             }
+            if self.when == When::Live && h.is_some_and(|h| self.loses(name.as_bstr(), h, s)) {
+                return conflict("others have commits there that the session's history leaves out");
+            }
             locked.push((lock, s));
         }
         // The index.
@@ -316,6 +325,13 @@ impl Import<'_> {
                 names.join(", ")
             )));
         }
+        // What others had in the branches, and the session's history leaves out.
+        let moves: Vec<_> =
+            locked.iter().map(|(lock, new)| (lock.name().to_owned(), *new, lock.old())).collect();
+        self.spare(&moves, &[], host_refs)?;
+        if moves.iter().any(|(name, ..)| self.held.contains(name)) {
+            return conflict("others have commits there that could not be kept");
+        }
         // From here on nothing is asked any more. Index, branch, HEAD: a kill in between leaves what is staged.
         if snapshot.new.is_some() {
             write::put(host, "commondir".as_ref(), COMMONDIR)?;
@@ -332,9 +348,10 @@ impl Import<'_> {
         for (lock, new) in &locked {
             let name = lock.name();
             lock.set(*new)?;
-            transaction::log(&self.host, Path::new(OsStr::from_bytes(name)), lock.old(), *new, MESSAGE)?;
+            transaction::log(&self.host, Path::new(OsStr::from_bytes(name)), lock.old(), *new, MESSAGE);
             self.base_refs.map.insert(name.into(), Target::Object(*new));
             self.done.promoted.push(format!("{} {new}", name.to_str_lossy()));
+            self.remember_theirs(lock.name(), lock.old());
         }
         if there.as_ref() != Some(head) {
             write::put(host, "HEAD".as_ref(), &head.text())?;
@@ -348,7 +365,7 @@ impl Import<'_> {
         if let Some(to) = to
             && (from != Some(to) || there.as_ref() != Some(head))
         {
-            transaction::log(host, Path::new("HEAD"), from, to, MESSAGE)?;
+            transaction::log(host, Path::new("HEAD"), from, to, MESSAGE);
         }
         if let Some(worktree) = &snapshot.new {
             let mut pointer = worktree.join(".git").into_os_string().into_encoded_bytes();

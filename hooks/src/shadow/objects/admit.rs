@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -89,7 +88,7 @@ impl Store<'_> {
         for tip in tips.iter().copied().collect::<BTreeSet<_>>() {
             if tip.kind() != self.kind || tip.is_null() {
                 done.tips.insert(tip, Verdict::Refused("it is no object of this repository".to_owned()));
-            } else if host.has_blob(&tip) {
+            } else if self.negatives.is_none() && host.has_blob(&tip) {
                 freshen(&self.git.objects(), &tip);
                 done.tips.insert(tip, Verdict::Connected);
             } else {
@@ -123,7 +122,7 @@ impl Store<'_> {
         if tips.is_empty() {
             return Ok(true);
         }
-        Ok(answer(self.git.run_command(self.list(&["--quiet"]), &lines(tips)))?.is_ok())
+        Ok(answer(self.git.run_command(self.list(&["--quiet"]), &self.lines(tips)))?.is_ok())
     }
 
     /// All at once, or by halves down to the one that is to blame.
@@ -147,7 +146,7 @@ impl Store<'_> {
     }
 
     fn bring(&self, tips: &[ObjectId], done: &mut Admitted) -> Result<Result<(), String>, Error> {
-        let Brought { objects, stage } = match answer(self.transfer(tips))? {
+        let Brought { objects, kept, stage } = match answer(self.transfer(tips))? {
             Ok(Some(brought)) => brought,
             // The host's refs reach all tips.
             Ok(None) => return Ok(Ok(())),
@@ -155,25 +154,12 @@ impl Store<'_> {
         };
         let mut check = self.list(&["--quiet"]);
         stage.direct(&mut check);
-        if let Err(why) = answer(self.git.run_command(check, &lines(tips)))? {
+        if let Err(why) = answer(self.git.run_command(check, &self.lines(tips)))? {
             return Ok(Err(why));
         }
-        match stage.pack() {
-            // It was checked; unpacked it does not count among the host's packs (rule 29).
-            Some(pack) if objects <= LOOSE => {
-                let file = File::open(&pack).map_err(|source| Error::Host { path: pack, source })?;
-                let mut unpack = self.git.command(["unpack-objects", "-q"]);
-                unpack.stdin(Stdio::from(file));
-                if let Err(why) = answer(self.git.run_command(unpack, b""))? {
-                    return Ok(Err(why));
-                }
-            }
-            pack => {
-                stage.migrate()?;
-                done.keep |= pack.is_some();
-            }
-        }
+        self.landed.borrow_mut().extend(stage.migrate()?);
         done.objects += u64::from(objects);
+        done.keep |= kept;
         Ok(Ok(()))
     }
 
@@ -196,7 +182,7 @@ impl Store<'_> {
         packer.stdin(lister.child.stdout.take().map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped());
         let mut packer = Call::start(packer)?;
 
-        let input = lines(tips);
+        let input = self.lines(tips);
         let mut pipes = Pipes::new();
         if let Some(stdin) = lister.child.stdin.take() {
             pipes.feed(stdin, &input);
@@ -226,7 +212,9 @@ impl Store<'_> {
         }
         let Some(rest) = pipes.hand_over(pack) else { return Err(cut_off(&packer)) };
         let stage = Stage::new(&self.git.objects(), &self.token())?;
-        let mut receiver = self.receiver(&header, objects);
+        // unpack-objects can check only what is connected, which nothing is in a partial clone.
+        let kept = self.promisor || objects > LOOSE || self.negatives.is_some() || self.is_collecting();
+        let mut receiver = self.receiver(&header, kept);
         stage.direct(&mut receiver);
         receiver.stdin(Stdio::from(rest)).stdout(Stdio::piped());
         let mut receiver = Call::start(receiver)?;
@@ -238,13 +226,12 @@ impl Store<'_> {
         // The receiver's reason comes first: the packer's is then that nobody reads.
         receiver.end(&pipes, receiver_said)?;
         packer.end(&pipes, packer_said)?;
-        Ok(Some(Brought { objects, stage }))
+        Ok(Some(Brought { objects, kept, stage }))
     }
 
     /// The command that checks a pack and takes it in.
-    fn receiver(&self, header: &str, objects: u32) -> Command {
-        // unpack-objects can check only what is connected, which nothing is in a partial clone.
-        let mut args = if objects <= LOOSE && !self.promisor {
+    fn receiver(&self, header: &str, keep: bool) -> Command {
+        let mut args = if !keep {
             vec!["unpack-objects".to_owned(), "-q".to_owned(), format!("--strict={}", tolerated())]
         } else {
             // What a partial clone lacks must not count as lost; fsck's rules are the same (rule 15).
@@ -272,11 +259,28 @@ impl Store<'_> {
         if self.promisor {
             args.push("--exclude-promisor-objects".to_owned());
         }
-        args.extend(["--stdin", "--not", "--all"].map(String::from));
+        args.push("--stdin".to_owned());
+        match &self.negatives {
+            None => args.extend(["--not", "--all"].map(String::from)),
+            Some(_) => args.push("--ignore-missing".to_owned()),
+        }
         let mut command = self.git.command(args);
         // A branch of the host's that is broken is no reason to refuse another.
         command.env("GIT_REF_PARANOIA", "0");
         command
+    }
+
+    /// Tips for the standard input of [`Store::list`].
+    fn lines(&self, tips: &[ObjectId]) -> Vec<u8> {
+        let mut text = Vec::with_capacity(tips.len() * 65);
+        // Writing to memory does not fail.
+        for tip in tips {
+            let _ = writeln!(text, "{tip}");
+        }
+        for had in self.negatives.iter().flatten() {
+            let _ = writeln!(text, "^{had}");
+        }
+        text
     }
 
     /// Has a command see the host's objects first, then the quarantine's, then what else the shadow borrows.
@@ -296,6 +300,7 @@ impl Store<'_> {
 #[derive(Debug)]
 struct Brought {
     objects: u32,
+    kept: bool,
     stage: Stage,
 }
 
@@ -314,16 +319,6 @@ pub(super) fn answer<T, E: Into<Error>>(result: Result<T, E>) -> Result<Result<T
 /// The faults that are let through, as git's programs take them.
 fn tolerated() -> String {
     TOLERATED.map(|fault| format!("{fault}=warn")).join(",")
-}
-
-/// Tips for a standard input.
-fn lines(tips: &[ObjectId]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(tips.len() * 65);
-    for tip in tips {
-        // Writing to memory does not fail.
-        let _ = writeln!(text, "{tip}");
-    }
-    text
 }
 
 /// A pack's header as `--pack_header` wants it, and the number of objects.
