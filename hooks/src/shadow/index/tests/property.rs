@@ -184,7 +184,7 @@ fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_host_keeps_what_it_changed_and_gets_what_it_did_not(
