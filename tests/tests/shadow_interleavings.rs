@@ -113,8 +113,8 @@ impl Person<'_> {
 struct Record {
     made: BTreeSet<String>,
     dropped: BTreeSet<String>,
-    /// Whose commit did not succeed, or who was killed: what they staged is still there.
-    broken_off: BTreeSet<&'static str>,
+    /// Who was killed on the way.
+    killed: BTreeSet<&'static str>,
     told: String,
 }
 
@@ -126,7 +126,6 @@ impl Record {
             match line.split_once(' ') {
                 Some(("made", id)) => drop(self.made.insert(id.to_owned())),
                 Some(("dropped", id)) => drop(self.dropped.insert(id.to_owned())),
-                _ if line == "failed" => drop(self.broken_off.insert(name)),
                 _ => {}
             }
         }
@@ -177,7 +176,7 @@ fn one_order(place: &Place, seed: u64) {
             if killed {
                 std::thread::sleep(Duration::from_millis(random.below(400)));
                 turn.signal(Signal::SIGKILL);
-                record.broken_off.insert(name);
+                record.killed.insert(name);
             }
             let outcome = turn.finish();
             record.read(name, &text, &outcome.out(), &outcome.err());
@@ -219,30 +218,28 @@ fn judge(place: &Place, seed: u64, main: &Path, record: &Record) {
     let fsck = place.sh(main, "git fsck --strict --no-progress --no-dangling 2>&1");
     assert!(fsck.ok() && fsck.out().trim().is_empty(), "seed {seed}: {fsck}\n{told}");
 
-    // Nobody's commit touches what somebody else made.
-    let log = git(main, &["log", "--all", "--no-merges", "--format=%H %an", "--name-status"]);
+    // Files only ever grow: whatever takes a line away undoes what somebody did.
+    let log = git(main, &["log", "--all", "--no-merges", "--no-renames", "--format=%H %an", "--numstat"]);
     let mut who = ("", "");
     for line in log.lines().filter(|line| !line.is_empty()) {
         if let Some((id, name)) = line.split_once(' ').filter(|(id, _)| id.len() == 40) {
             who = (id, name);
         } else if ["host", "a", "b"].contains(&who.1) {
-            let path = line.rsplit('\t').next().unwrap_or_default();
-            let own = path.strip_prefix(who.1).is_some_and(|rest| rest.starts_with(['-', '.']));
-            assert!(own && !line.starts_with('D'), "seed {seed}: {who:?} has {line:?}\n{told}");
+            assert_eq!(line.split('\t').nth(1), Some("0"), "seed {seed}: {who:?} has {line:?}\n{told}");
         }
     }
     // And nothing of that kind is staged anywhere.
     for line in git(main, &["worktree", "list", "--porcelain"]).lines() {
         let Some(dir) = line.strip_prefix("worktree ").map(Path::new).filter(|dir| dir.is_dir()) else { continue };
-        // In the middle of a rebase what is staged is the next commit.
-        if dir.join(git(dir, &["rev-parse", "--git-path", "rebase-merge"]).trim()).exists() {
+        // In the middle of a rebase what is staged is the next commit; who was killed in a reset has done half of it.
+        let is_rebasing = dir.join(git(dir, &["rev-parse", "--git-path", "rebase-merge"]).trim()).exists();
+        let folder = dir.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+        let is_of = |name: &str| folder.starts_with(&format!("{name}{seed:x}-"));
+        if is_rebasing || record.killed.iter().any(|name| is_of(name)) {
             continue;
         }
-        for line in git(dir, &["status", "--porcelain=v1", "--untracked-files=no"]).lines() {
-            let (staged, path) = (&line[..1], &line[3..]);
-            let broken_off = record.broken_off.iter().any(|name| path.starts_with(name));
-            let harmless = staged == " " || broken_off && staged != "D";
-            assert!(harmless, "seed {seed}: {} has {line:?}\n{told}", dir.display());
+        for line in git(dir, &["diff", "--cached", "--no-renames", "--numstat"]).lines() {
+            assert_eq!(line.split('\t').nth(1), Some("0"), "seed {seed}: {} has {line:?}\n{told}", dir.display());
         }
     }
 }
