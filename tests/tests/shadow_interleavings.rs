@@ -47,15 +47,15 @@ impl Random {
 
 /// In a checkout; what is there twice is done twice as often.
 const IN_A_CHECKOUT: [&str; 17] = [
-    "commit", "commit", "commit", "commit", "commit", "commit", "amend", "undo", "rebase", "merge", "merge",
-    "switch", "detach", "tag", "stash", "stop", "go",
+    "commit", "commit", "commit", "commit", "commit", "commit", "amend", "undo", "rebase", "merge", "merge", "switch",
+    "detach", "tag", "stash", "stop", "go",
 ];
 /// In the checkout that several people share: nothing that exchanges the files below somebody's hands.
 const IN_A_SHARED_ONE: [&str; 3] = ["commit", "tag", "commit"];
 /// Anywhere.
 const ANYWHERE: [&str; 13] = [
-    "branch", "branch", "worktree", "worktree", "aside", "delete", "rename", "remove", "pack", "gc", "prune",
-    "fetch", "sweep",
+    "branch", "branch", "worktree", "worktree", "aside", "delete", "rename", "remove", "pack", "gc", "prune", "fetch",
+    "sweep",
 ];
 /// What a session does to others' branches; on the host nothing would stop it.
 const TO_OTHERS: [&str; 2] = ["force", "wipe"];
@@ -113,8 +113,8 @@ impl Person<'_> {
 struct Record {
     made: BTreeSet<String>,
     dropped: BTreeSet<String>,
-    /// Whose commit did not succeed, or who was killed: what they staged is still there.
-    broken_off: BTreeSet<&'static str>,
+    /// Who was killed on the way.
+    killed: BTreeSet<&'static str>,
     told: String,
 }
 
@@ -126,7 +126,6 @@ impl Record {
             match line.split_once(' ') {
                 Some(("made", id)) => drop(self.made.insert(id.to_owned())),
                 Some(("dropped", id)) => drop(self.dropped.insert(id.to_owned())),
-                _ if line == "failed" => drop(self.broken_off.insert(name)),
                 _ => {}
             }
         }
@@ -163,8 +162,7 @@ fn one_order(place: &Place, seed: u64) {
                     text += &begin(&format!("{}", 90 + number));
                 }
                 let killed = round > 0 && random.one_in(8);
-                let turn =
-                    place.turn(&main).session(session(person.name)).options(["--git-protection", "shadow"]);
+                let turn = place.turn(&main).session(session(person.name)).options(["--git-protection", "shadow"]);
                 let running = turn.sh(&text).spawn();
                 turns.push((person.name, text, running, killed));
             }
@@ -178,7 +176,7 @@ fn one_order(place: &Place, seed: u64) {
             if killed {
                 std::thread::sleep(Duration::from_millis(random.below(400)));
                 turn.signal(Signal::SIGKILL);
-                record.broken_off.insert(name);
+                record.killed.insert(name);
             }
             let outcome = turn.finish();
             record.read(name, &text, &outcome.out(), &outcome.err());
@@ -211,38 +209,37 @@ fn judge(place: &Place, seed: u64, main: &Path, record: &Record) {
     let all = git(main, &["rev-list", "--all"]);
     let stashed = git(main, &["stash", "list", "--format=%H"]);
     let there: BTreeSet<&str> = all.lines().chain(stashed.lines()).collect();
-    let lost: Vec<&String> =
-        record.made.difference(&record.dropped).filter(|id| !there.contains(id.as_str())).collect();
+    let lost: Vec<&String> = record
+        .made
+        .difference(&record.dropped)
+        .filter(|id| !there.contains(id.as_str()))
+        .collect();
     assert!(lost.is_empty(), "seed {seed}: lost {lost:?}\n{told}");
     let fsck = place.sh(main, "git fsck --strict --no-progress --no-dangling 2>&1");
     assert!(fsck.ok() && fsck.out().trim().is_empty(), "seed {seed}: {fsck}\n{told}");
 
-    // Nobody's commit touches what somebody else made.
-    let log = git(main, &["log", "--all", "--no-merges", "--format=%H %an", "--name-status"]);
+    // Files only ever grow: whatever takes a line away undoes what somebody did.
+    let log = git(main, &["log", "--all", "--no-merges", "--no-renames", "--format=%H %an", "--numstat"]);
     let mut who = ("", "");
     for line in log.lines().filter(|line| !line.is_empty()) {
         if let Some((id, name)) = line.split_once(' ').filter(|(id, _)| id.len() == 40) {
             who = (id, name);
         } else if ["host", "a", "b"].contains(&who.1) {
-            let path = line.rsplit('\t').next().unwrap_or_default();
-            let own = path.strip_prefix(who.1).is_some_and(|rest| rest.starts_with(['-', '.']));
-            assert!(own && !line.starts_with('D'), "seed {seed}: {who:?} has {line:?}\n{told}");
+            assert_eq!(line.split('\t').nth(1), Some("0"), "seed {seed}: {who:?} has {line:?}\n{told}");
         }
     }
     // And nothing of that kind is staged anywhere.
     for line in git(main, &["worktree", "list", "--porcelain"]).lines() {
-        let Some(dir) = line.strip_prefix("worktree ").map(Path::new).filter(|dir| dir.is_dir()) else {
-            continue;
-        };
-        // In the middle of a rebase what is staged is the next commit.
-        if dir.join(git(dir, &["rev-parse", "--git-path", "rebase-merge"]).trim()).exists() {
+        let Some(dir) = line.strip_prefix("worktree ").map(Path::new).filter(|dir| dir.is_dir()) else { continue };
+        // In the middle of a rebase what is staged is the next commit; who was killed in a reset has done half of it.
+        let is_rebasing = dir.join(git(dir, &["rev-parse", "--git-path", "rebase-merge"]).trim()).exists();
+        let folder = dir.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+        let is_of = |name: &str| folder.starts_with(&format!("{name}{seed:x}-"));
+        if is_rebasing || record.killed.iter().any(|name| is_of(name)) {
             continue;
         }
-        for line in git(dir, &["status", "--porcelain=v1", "--untracked-files=no"]).lines() {
-            let (staged, path) = (&line[..1], &line[3..]);
-            let broken_off = record.broken_off.iter().any(|name| path.starts_with(name));
-            let harmless = staged == " " || broken_off && staged != "D";
-            assert!(harmless, "seed {seed}: {} has {line:?}\n{told}", dir.display());
+        for line in git(dir, &["diff", "--cached", "--no-renames", "--numstat"]).lines() {
+            assert_eq!(line.split('\t').nth(1), Some("0"), "seed {seed}: {} has {line:?}\n{told}", dir.display());
         }
     }
 }

@@ -56,7 +56,8 @@ pub(crate) struct Base {
     pub promoted: Vec<String>,
     /// Refs that the session made, and nobody else has moved since; and entries of the stash, as `stash <id>`.
     pub created: BTreeSet<String>,
-    /// What refs held before the session moved them: what others had there.
+    /// What refs held before the session moved them: what others had there. And what others have in the detached HEAD
+    /// of a checkout, as `HEAD <unit>`.
     #[serde(default)]
     pub theirs: BTreeMap<String, String>,
     /// The record as it was read: one that is the same need not be written.
@@ -103,6 +104,11 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
+}
+
+/// How [`Base::theirs`] names the detached HEAD of a checkout.
+pub(crate) fn detached(unit: &str) -> String {
+    format!("HEAD {unit}")
 }
 
 impl Base {

@@ -385,6 +385,14 @@ impl Build<'_> {
             other => other,
         };
         let index = self.base.keep_index(self.place, name, bytes.as_deref())?;
+        if self.base.units.get(name).is_none_or(|known| known.head.0 != head) {
+            // Somebody else's doing.
+            let theirs = Target::parse(&head, self.kind).and_then(|head| head.object());
+            match theirs {
+                Some(id) => drop(self.base.theirs.insert(base::detached(name), id.to_string())),
+                None => drop(self.base.theirs.remove(&base::detached(name))),
+            }
+        }
         let unit = UnitBase {
             head: Bytes(head),
             index,

@@ -10,6 +10,7 @@ use gix::ObjectId;
 use gix::bstr::{BStr, BString, ByteSlice as _};
 
 use super::{Import, MESSAGE, When};
+use crate::shadow::base::{self, MAIN};
 use crate::shadow::refs::{self, Refs, Target};
 use crate::shadow::{Error, settings};
 use crate::text::printable;
@@ -162,6 +163,28 @@ impl Import<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Keeps what others have in the detached HEAD of a checkout that the session takes elsewhere, or away. `false`: it
+    /// could not be kept.
+    pub(super) fn spare_detached(&mut self, unit: &str, new: Option<ObjectId>) -> Result<bool, Error> {
+        let key = base::detached(unit);
+        let theirs = self.base.theirs.get(&key).and_then(|id| ObjectId::from_hex(id.as_bytes()).ok());
+        let Some(theirs) = theirs else { return Ok(true) };
+        let host = refs::read(&self.host, self.kind)?;
+        let stay = host.map.values().filter_map(Target::object).chain(new);
+        if self.unreached(std::iter::once(theirs), stay).is_some_and(|lost| !lost.contains(&theirs)) {
+            return Ok(true);
+        }
+        let name = if unit == MAIN { "HEAD" } else { unit };
+        let Some(kept) = self.keep(format!("refs/detached/{name}").as_bytes().as_bstr(), theirs)? else {
+            return Ok(false);
+        };
+        self.base.theirs.remove(&key);
+        self.done.warnings.push(format!(
+            "the session left commits of others that were checked out without a branch; they are kept as {kept}"
+        ));
+        Ok(true)
     }
 
     /// Which of these are in the history of none of those. `None` where that cannot be known.

@@ -332,6 +332,15 @@ impl Import<'_> {
         if moves.iter().any(|(name, ..)| self.held.contains(name)) {
             return conflict("others have commits there that could not be kept");
         }
+        if matches!(there, Some(Target::Object(_))) && there.as_ref() != Some(head) {
+            let new = match head {
+                Target::Object(new) => Some(*new),
+                Target::Symbolic(name) => ours.object(name.as_bstr()),
+            };
+            if !self.spare_detached(id, new)? {
+                return conflict("others have commits there that could not be kept");
+            }
+        }
         // From here on nothing is asked any more. Index, branch, HEAD: a kill in between leaves what is staged.
         if snapshot.new.is_some() {
             write::put(host, "commondir".as_ref(), COMMONDIR)?;
@@ -433,6 +442,8 @@ impl Import<'_> {
             "its directory is still there"
         } else if !same {
             "it was changed on the host meanwhile"
+        } else if !self.spare_detached(id, None)? {
+            "others have commits there that could not be kept"
         } else {
             tree::remove(&worktrees, id.as_ref())?;
             // git, too, removes the directory with the last of them.
