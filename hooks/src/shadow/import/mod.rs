@@ -163,6 +163,7 @@ impl Import<'_> {
             && dropped.is_empty()
             && touched.is_empty()
             && removed.is_empty()
+            && snapshots.iter().all(|snapshot| snapshot.moved.is_none())
             && settings.is_empty();
         if nothing {
             if self.when == When::Ended && !self.base.promoted.is_empty() {
@@ -201,6 +202,9 @@ impl Import<'_> {
         let _lock = lock::file(repository_lock, Mode::Exclusive)?;
         let host_refs = refs::read(&self.host, self.kind)?;
         self.settle_pending(&host_refs);
+        for snapshot in &snapshots {
+            self.follow_move(snapshot)?;
+        }
         let mut used = self.used()?;
         for snapshot in &touched {
             self.unit(snapshot, &ours, &host_refs, &mut used)?;

@@ -30,6 +30,8 @@ pub(super) struct Snapshot {
     pub(super) in_progress: Option<&'static str>,
     /// Where the worktree is, for one that the host does not have yet.
     pub(super) new: Option<PathBuf>,
+    /// What `gitdir` has to say from now on, where the worktree was moved.
+    pub(super) moved: Option<Vec<u8>>,
     /// Whether it is not what both sides agreed on.
     pub(super) touched: bool,
 }
@@ -74,7 +76,17 @@ impl Import<'_> {
                 named = entries::named(&dir, &self.repository.common_dir, id, folders)?;
             }
             match (named, self.base.own.contains_key(id)) {
-                (Some(_), true) => list.extend(self.snapshot(id, relative, None)?),
+                (Some(worktree), true) => {
+                    let pointer = pointer_to(&worktree);
+                    let place = self.repository.common_dir.join("worktrees").join(id);
+                    let before =
+                        self.base.own.get(id).and_then(|known| entry::gitdir_target(&place, &known.0));
+                    let moved = before.is_some_and(|before| before != worktree.join(".git"));
+                    let snapshot = self.snapshot(id, relative, None)?;
+                    list.extend(
+                        snapshot.map(|snapshot| Snapshot { moved: moved.then_some(pointer), ..snapshot }),
+                    );
+                }
                 (Some(worktree), false) => list.extend(self.snapshot(id, relative, Some(worktree))?),
                 // Its folder is gone, or it was moved out of the session's.
                 (None, _) => {}
@@ -134,6 +146,7 @@ impl Import<'_> {
                     index_stamp,
                     in_progress,
                     new,
+                    moved: None,
                     touched,
                 }));
             }
@@ -247,4 +260,11 @@ impl Import<'_> {
 /// Whether git is changing a checkout.
 fn is_locked(dir: &Dir) -> Result<bool, read::Error> {
     Ok(dir.lstat("index.lock")?.is_some() || dir.lstat("HEAD.lock")?.is_some())
+}
+
+/// The content of an entry's `gitdir`.
+pub(super) fn pointer_to(worktree: &Path) -> Vec<u8> {
+    let mut pointer = worktree.join(".git").into_os_string().into_encoded_bytes();
+    pointer.push(b'\n');
+    pointer
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use gix::ObjectId;
 use gix::bstr::{BString, ByteSlice as _};
 
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, pointer_to};
 use super::{Import, MESSAGE, When};
 use crate::bytes::Bytes;
 use crate::entry::{self, COMMONDIR};
@@ -377,8 +377,7 @@ impl Import<'_> {
             transaction::log(host, Path::new("HEAD"), from, to, MESSAGE);
         }
         if let Some(worktree) = &snapshot.new {
-            let mut pointer = worktree.join(".git").into_os_string().into_encoded_bytes();
-            pointer.push(b'\n');
+            let pointer = pointer_to(worktree);
             write::put(host, "gitdir".as_ref(), &pointer)?;
             self.base.own.insert(id.to_owned(), Bytes(pointer));
             self.done.promoted.push(format!("worktree {id}"));
@@ -417,6 +416,22 @@ impl Import<'_> {
             )));
         }
         Ok(Stays::Moved)
+    }
+
+    /// Has the host's entry name the place that a worktree was moved to, unless the host moved it, too.
+    pub(super) fn follow_move(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let Some(pointer) = &snapshot.moved else { return Ok(()) };
+        let Ok(Some(host)) = self.host.beneath(&snapshot.relative) else { return Ok(()) };
+        let there =
+            host.read("gitdir".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
+        let id = &snapshot.name;
+        if there != *pointer && self.base.own.get(id).is_none_or(|known| known.0 != there) {
+            return Ok(());
+        }
+        write::put(&host, "gitdir".as_ref(), pointer)?;
+        self.base.own.insert(id.clone(), Bytes(pointer.clone()));
+        self.done.promoted.push(format!("worktree {id} moved"));
+        Ok(())
     }
 
     /// Removes the host's entry of a worktree that the session removed, if the host did not change it meanwhile.
