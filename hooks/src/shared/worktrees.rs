@@ -193,19 +193,46 @@ fn one<'a>(
     if is_incomplete(&dir)? && progress.stuck.get(&item.name) != Some(&dir.stamp()?) {
         return Ok(None);
     }
-    let id = id.to_owned();
-    let mut seen = Seen { id, record, target: None, changed: !untouched };
-    let before = dir.stamp()?;
-    let mut found = Vec::new();
-    inside(case, area, git_dir, &dir, &mut seen, &mut found)?;
-    // Whoever began meanwhile is at it: what was found says nothing.
+    let mut seen = Seen { id: id.to_owned(), record, target: None, changed: !untouched };
     let stuck = progress.stuck.contains_key(&item.name);
-    if !found.is_empty() && !stuck && (dir.stamp()? != before || is_incomplete(&dir)?) {
-        return Ok(None);
+    let mut before: Option<Vec<Fault>> = None;
+    let mut at = dir.stamp()?;
+    for _ in 0..LOOKS {
+        let (mut found, mark) = (Vec::new(), case.locks_noted());
+        seen.target = None;
+        inside(case, area, git_dir, &dir, &mut seen, &mut found)?;
+        if found.is_empty() || stuck || dir.stamp()? == at && !is_incomplete(&dir)? {
+            faults.append(&mut found);
+            return Ok(Some(seen));
+        }
+        // Whoever began meanwhile is at it: what was found says nothing, unless it is found each time. Somebody may
+        // want it never to be at rest.
+        if let Some(before) = &before {
+            found.retain(|fault| before.iter().any(|known| known.is_about_the_same(fault)));
+        }
+        if found.is_empty() {
+            return Ok(None);
+        }
+        before = Some(found);
+        if !case.wait_patiently() {
+            let detail =
+                "it changed whenever it was judged: `codeoid-shim check` judges it when nobody works in it";
+            faults.push(Fault::reported("not-judged", path(), detail).entry(Some(id)));
+            return Ok(None);
+        }
+        // Gone, or made anew: then it is another one, which is judged the next time.
+        at = dir.stamp()?;
+        if worktrees.lstat(&item.name)?.is_none_or(|now| !now.same_inode(&at)) {
+            return Ok(None);
+        }
+        case.forget_locks_since(mark);
     }
-    faults.append(&mut found);
+    faults.extend(before.into_iter().flatten());
     Ok(Some(seen))
 }
+
+/// How often an entry that changes while it is judged is looked at.
+const LOOKS: usize = 4;
 
 /// What git has at work when it makes an entry again or takes one away.
 const MAKING: Work = Work::Commands(&["worktree", "gc", "maintenance", "prune"]);
