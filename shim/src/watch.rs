@@ -41,6 +41,8 @@ pub struct Watch {
     /// Hidden paths that are masked, with what the mask lies on; `None`: there is nothing yet.
     masks: Vec<(PathBuf, Option<Identity>)>,
     sandbox: Option<Sandbox>,
+    /// The sandbox stands.
+    stands: bool,
     mountinfo: Option<File>,
     alarms: BTreeSet<Alarm>,
     /// Called for each new alarm.
@@ -79,6 +81,7 @@ impl Watch {
             absent,
             masks,
             sandbox: None,
+            stands: false,
             mountinfo: None,
             alarms: BTreeSet::new(),
             on_alarm,
@@ -143,6 +146,7 @@ impl Watch {
             self.mountinfo = File::open(format!("/proc/{init}/mountinfo")).ok();
         }
         self.sandbox = sandbox;
+        self.stands = true;
         // Between the plan and now a hidden path may have been replaced. The mounts are looked at when names
         // begin to be watched, and at the end: with a thousand of them the kernel takes its time to list them.
         self.look_at_masks();
@@ -216,6 +220,10 @@ impl Watch {
 
     /// Renews the masks of hidden paths that were replaced.
     fn look_at_masks(&mut self) {
+        if !self.stands {
+            // Nothing can be masked yet, and nobody looks; what is seen now must not be taken for what is masked.
+            return;
+        }
         let mut found = BTreeSet::new();
         for (path, masked) in &mut self.masks {
             let now = identity(path);
@@ -262,6 +270,22 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
     use std::rc::Rc;
+
+    #[test]
+    fn what_appears_before_the_sandbox_stands_is_dealt_with_when_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let log = Rc::clone(&seen);
+        let hidden = dir.path().join("secret");
+        let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
+        let masks = (vec![hidden.clone()], Vec::new());
+        let mut watch = Watch::new(Vec::new(), Vec::new(), masks, |_| false, on_alarm);
+        std::fs::write(&hidden, "").unwrap();
+        watch.act();
+        assert!(seen.borrow().is_empty(), "there is no sandbox in which it could be masked");
+        watch.started(1, None);
+        assert_eq!(*seen.borrow(), [Alarm::Unmasked(hidden)], "it was forgotten");
+    }
 
     #[test]
     fn a_name_that_appears_is_noticed_once_and_others_are_not() {
