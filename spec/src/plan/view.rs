@@ -86,6 +86,7 @@ pub(super) fn build(
         widened,
         home: policy.home.clone(),
         network: policy.network.clone(),
+        allow: policy.allow.clone(),
         limits: Limits {
             memory: policy.memory.clone(),
             cpus: policy.cpus.clone(),
