@@ -8,6 +8,7 @@ mod executor;
 mod hidden;
 mod layers;
 mod probe;
+mod proxy;
 mod remask;
 mod report;
 mod seccomp;

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 
 use crate::diagnostic::{Doing, Failure};
 use crate::executor::message::{MAX, Message};
+use crate::proxy::Network;
 use crate::remask::Sandbox;
 use crate::sys::process;
 use crate::terminal::Relay;
@@ -118,6 +119,7 @@ impl Running {
         terminal: [bool; 3],
         timeout: Option<Duration>,
         watch: &mut Watch,
+        network: &mut Network,
     ) -> Result<Ended, Failure> {
         let started = Instant::now();
         let mut ended = Ended::default();
@@ -150,6 +152,8 @@ impl Running {
             ];
             let first_watch = fds.len();
             fds.extend(watch.interests().into_iter().map(|(fd, events)| PollFd::new(fd, events)));
+            let first_network = fds.len();
+            fds.extend(network.interest().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
             let first_relay = fds.len();
             // A descriptor that nothing is wanted of would still wake us when it is hung up.
             let wanted = |interest: &&(BorrowedFd<'_>, PollFlags)| !interest.1.is_empty();
@@ -172,7 +176,10 @@ impl Running {
             if let Some(relay) = &mut relay {
                 relay.advance(relay_ready);
             }
-            if ready[first_watch..first_relay].iter().any(|flags| !flags.is_empty()) {
+            if ready[first_network..first_relay].iter().any(|flags| !flags.is_empty()) {
+                network.act();
+            }
+            if ready[first_watch..first_network].iter().any(|flags| !flags.is_empty()) {
                 watch.act();
             }
             if arm.is_some_and(|at| Instant::now() >= at) {
@@ -212,6 +219,16 @@ impl Running {
                         }
                         Message::Terminal => {
                             relay = received.fds.into_iter().next().and_then(|fd| Relay::new(fd, terminal))
+                        }
+                        Message::Listening => {
+                            let served = match received.fds.into_iter().next() {
+                                Some(listener) => network.serve(listener),
+                                None => Err(Failure::new("start the network proxy", "its socket is missing")),
+                            };
+                            if let Err(failure) = served {
+                                self.kill();
+                                failed = Some(failure);
+                            }
                         }
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),
                         Message::Joinable => {

@@ -75,7 +75,10 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
             });
         }
         Network::Off => list.push(enforced("network", "an empty network namespace with loopback")),
-        Network::Allowlist => list.push(missing("network", "allowlist is not available in this version")),
+        Network::Allowlist => list.push(enforced(
+            "network",
+            "an empty network namespace; a proxy outside of it connects to what network.allow lists",
+        )),
     }
     if !policy.sockets.is_empty() {
         list.push(missing("sockets", "opening single sockets is not available in this version"));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use codeoid_spec::bundle::{self, annotation};
 use codeoid_spec::host::Host;
 use codeoid_spec::id::{SessionId, TurnId};
+use codeoid_spec::network::Rules;
 use codeoid_spec::report::Exit;
 use oci_spec::runtime::Spec;
 
@@ -14,6 +15,7 @@ use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::init::Rlimits;
 use crate::executor::{self, Choice};
+use crate::proxy::{Network, Refusal};
 use crate::session::{self, Locked, Neighbours, Session};
 use crate::supervise::Signals;
 use crate::watch::{Alarm, Watch};
@@ -39,6 +41,8 @@ pub struct Execution<'a> {
     pub quiet: bool,
     /// Called when a pin of git's protection is lost, or something appears that was not to.
     pub on_loss: Box<dyn FnMut()>,
+    /// Called for each destination that the network proxy refused.
+    pub on_refusal: Box<dyn FnMut(&Refusal)>,
 }
 
 /// How it ended.
@@ -98,6 +102,7 @@ impl Execution<'_> {
             }
         };
         before(join.is_some())?;
+        let mut network = Network::new(rules(spec)?, self.on_refusal);
         let (quiet, mut on_loss) = (self.quiet, self.on_loss);
         let on_alarm = move |alarm: &Alarm| {
             warn(quiet, &sentence(alarm));
@@ -153,7 +158,8 @@ impl Execution<'_> {
             neighbour = None;
             registered
         };
-        let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch);
+        let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch, &mut network);
+        network.end();
         session::unregister(&session, turn);
         drop(neighbour);
         if home.is_some()
@@ -163,7 +169,7 @@ impl Execution<'_> {
             layers::forget_volatile(&session.home_work());
         }
         let ended = ended?;
-        let mut warnings: Vec<String> = watch.alarms().map(sentence).collect();
+        let mut warnings: Vec<String> = watch.alarms().map(sentence).chain(network.warnings()).collect();
         if ended.timed_out {
             warnings.push("the time limit ended the command".to_owned());
         }
@@ -189,6 +195,16 @@ impl Executed {
             other => Failure::new(what, other.desc().to_lowercase()).code(126),
         })
     }
+}
+
+/// What the network proxy lets through; `None` where the bundle asks for none.
+fn rules(spec: &Spec) -> Result<Option<Rules>, Failure> {
+    if bundle::annotation(spec, annotation::NETWORK_PROXY).is_none() {
+        return Ok(None);
+    }
+    let what = "read the bundle";
+    let list = bundle::strings(spec, annotation::NETWORK_ALLOW).doing(what)?;
+    Rules::parse(list.iter().map(String::as_str)).doing(what).map(Some)
 }
 
 /// How a turn's limits are held.

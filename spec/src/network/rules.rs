@@ -90,7 +90,8 @@ impl Rules {
             Target::Address(address) => self.find_address(*address),
             Target::Name(name, port) => self.0.iter().find(|rule| {
                 let below = |parent: &String| {
-                    name.strip_suffix(parent.as_str()).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+                    name.strip_suffix(parent.as_str())
+                        .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
                 };
                 let hit = match &rule.destination.host {
                     Host::Name(listed) => listed == name,
@@ -154,9 +155,13 @@ mod tests {
     #[test]
     fn names_are_compared_whole_or_below_a_dot() {
         let rules = rules(&["example.org", "*.pkg.dev", "one.port:443"]);
-        for (host, port) in
-            [("example.org", 1), ("EXAMPLE.ORG.", 80), ("a.pkg.dev", 80), ("a.b.pkg.dev", 80), ("one.port", 443)]
-        {
+        for (host, port) in [
+            ("example.org", 1),
+            ("EXAMPLE.ORG.", 80),
+            ("a.pkg.dev", 80),
+            ("a.b.pkg.dev", 80),
+            ("one.port", 443),
+        ] {
             assert!(found(&rules, host, port), "{host}:{port}");
         }
         for (host, port) in [
@@ -180,7 +185,8 @@ mod tests {
 
     #[test]
     fn an_address_needs_a_rule_for_addresses() {
-        let rules = rules(&["8.8.8.8.example", "10.0.0.0/8:80", "[fd00::/8]", "1.1.1.1", "[::ffff:9.9.9.9]:53"]);
+        let rules =
+            rules(&["8.8.8.8.example", "10.0.0.0/8:80", "[fd00::/8]", "1.1.1.1", "[::ffff:9.9.9.9]:53"]);
         for (host, port) in [
             ("10.1.2.3", 80),
             ("::ffff:10.1.2.3", 80),
@@ -191,9 +197,14 @@ mod tests {
         ] {
             assert!(found(&rules, host, port), "{host}:{port}");
         }
-        for (host, port) in
-            [("10.1.2.3", 81), ("8.8.8.8", 80), ("1.1", 80), ("0x1010101", 80), ("16843009", 80), ("[fe80::1%eth0]", 80)]
-        {
+        for (host, port) in [
+            ("10.1.2.3", 81),
+            ("8.8.8.8", 80),
+            ("1.1", 80),
+            ("0x1010101", 80),
+            ("16843009", 80),
+            ("[fe80::1%eth0]", 80),
+        ] {
             assert!(!found(&rules, host, port), "{host}:{port}");
         }
     }
