@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use codeoid_spec::git::Access;
 use codeoid_spec::mount::Kind;
+use codeoid_spec::network::{Rules, Target};
 use codeoid_spec::origin::Origin;
 use codeoid_spec::plan::Plan;
-use codeoid_spec::policy::{Network, Policy};
+use codeoid_spec::policy::Network;
 use serde::Serialize;
 
 use super::turn_options::TurnOptions;
@@ -56,6 +57,7 @@ struct Whole {
     workspace: PathBuf,
     executor: &'static str,
     network: &'static str,
+    allow: Vec<Allowed>,
     view: Vec<Line>,
     hidden: Vec<Hidden>,
     environment_dropped: Vec<Dropped>,
@@ -65,6 +67,12 @@ struct Whole {
 #[derive(Debug, Serialize)]
 struct Hidden {
     path: PathBuf,
+    origin: Origin,
+}
+
+#[derive(Debug, Serialize)]
+struct Allowed {
+    destination: String,
     origin: Origin,
 }
 
@@ -82,7 +90,7 @@ impl Explain {
         let mut out = std::io::stdout().lock();
         match &self.subject {
             Some(subject) => {
-                let answer = answer(subject, &planned.plan, &policy)?;
+                let answer = answer(subject, &planned.plan)?;
                 if self.json {
                     print_json(&mut out, &answer)?;
                 } else {
@@ -114,13 +122,13 @@ pub fn print_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Fa
     out.write_all(text.as_bytes()).doing("print")
 }
 
-fn answer(subject: &str, plan: &Plan, policy: &Policy) -> Result<Answer, Failure> {
+fn answer(subject: &str, plan: &Plan) -> Result<Answer, Failure> {
     if !subject.contains('/')
         && let Some((host, port)) = subject.rsplit_once(':')
-        && !host.is_empty()
-        && port.parse::<u16>().is_ok()
+        && let Ok(port) = port.parse()
+        && let Some(target) = Target::parse(host, port)
     {
-        return Ok(destination(subject, policy));
+        return destination(subject, &target, plan);
     }
     let written = match subject.strip_prefix("~/") {
         Some(rest) => crate::probe::home().unwrap_or_default().join(rest),
@@ -163,24 +171,30 @@ fn answer(subject: &str, plan: &Plan, policy: &Policy) -> Result<Answer, Failure
     })
 }
 
-fn destination(subject: &str, policy: &Policy) -> Answer {
-    let mode = &policy.network;
-    let listed = policy.allow.iter().find(|allowed| {
-        allowed.value == subject || subject.rsplit_once(':').is_some_and(|(host, _)| host == allowed.value)
-    });
+/// A name is judged by itself here; an address that it leads to, when it is connected to.
+fn destination(subject: &str, target: &Target, plan: &Plan) -> Result<Answer, Failure> {
+    let mode = &plan.network;
+    let rules = Rules::parse(plan.allow.iter().map(|allowed| allowed.value.as_str()));
+    let rules = rules.doing("read the list of destinations")?;
+    let listed =
+        rules.find(target).and_then(|rule| plan.allow.iter().find(|allowed| allowed.value == rule.text));
     let (access, rule, origin) = match (mode.value, listed) {
-        (Network::Host, _) => ("connect", "network", mode.origin.clone()),
-        (Network::Allowlist, Some(allowed)) => ("connect", "network.allow", allowed.origin.clone()),
-        _ => ("none", "network", mode.origin.clone()),
+        (Network::Host, _) => ("connect", "network", &mode.origin),
+        (Network::Allowlist, Some(allowed)) => ("connect", "network.allow", &allowed.origin),
+        _ => ("none", "network", &mode.origin),
     };
-    Answer {
+    let remedy = match mode.value {
+        Network::Allowlist => format!("--allow {target}"),
+        _ => format!("--network allowlist --allow {target}"),
+    };
+    Ok(Answer {
         subject: subject.to_owned(),
         kind: "host",
         access,
         rule: rule.to_owned(),
-        origin,
-        remedy: (access == "none").then(|| format!("--network allowlist --allow {subject}")),
-    }
+        origin: origin.clone(),
+        remedy: (access == "none").then_some(remedy),
+    })
 }
 
 const fn word(access: Access) -> &'static str {
@@ -212,6 +226,12 @@ fn whole(plan: &Plan) -> Whole {
         workspace: plan.workspace.clone(),
         executor: plan.executor.value.as_str(),
         network: plan.network.value.as_str(),
+        allow: plan
+            .allow
+            .iter()
+            .filter(|_| plan.network.value == Network::Allowlist)
+            .map(|allowed| Allowed { destination: allowed.value.clone(), origin: allowed.origin.clone() })
+            .collect(),
         view,
         hidden: plan
             .hidden
@@ -243,6 +263,12 @@ fn describe(whole: &Whole) -> String {
             line.why,
             line.origin
         ));
+    }
+    if !whole.allow.is_empty() {
+        text.push_str("\nwhat the network proxy lets through:\n");
+    }
+    for allowed in &whole.allow {
+        text.push_str(&format!("  {}  ({})\n", allowed.destination, allowed.origin));
     }
     text.push_str("\nwhat does not exist for the turn:\n");
     for hidden in &whole.hidden {
