@@ -11,6 +11,7 @@ test_user=codeoid-test
 # "what to look for|Debian package": a command in PATH, or a library that pkg-config knows, or a file.
 needed='
 command:git|git
+command:curl|curl
 command:gcc|gcc
 command:make|make
 command:pkg-config|pkg-config

@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::reach::Fault;
-use super::serve::{Conversation, PATIENCE};
+use super::serve::{Conversation, PATIENCE, carry};
 
 type Answer = Response<Either<Full<Bytes>, Incoming>>;
 
@@ -76,8 +76,11 @@ async fn answer(conversation: &Conversation, request: Request<Incoming>) -> Answ
         Err(fault) => return explain(&asked, &fault),
     };
     if request.method() == Method::CONNECT {
-        let conversation = conversation.clone();
-        tokio::spawn(async move { tunnel(&conversation, request, server).await });
+        let held = conversation.clone();
+        tokio::spawn(async move {
+            tunnel(request, server).await;
+            drop(held);
+        });
         return Response::new(Either::Left(Full::default()));
     }
     match forward(request, server).await {
@@ -102,12 +105,12 @@ fn target(authority: &Authority, default: Option<u16>) -> Option<Target> {
     Target::parse(authority.host(), port)
 }
 
-async fn tunnel(conversation: &Conversation, request: Request<Incoming>, mut server: TcpStream) {
+async fn tunnel(request: Request<Incoming>, mut server: TcpStream) {
     let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
     // What the client has sent without waiting for the answer.
     if server.write_all(&parts.read_buf).await.is_ok() {
-        conversation.carry(parts.io.into_inner(), server).await;
+        carry(parts.io.into_inner(), server).await;
     }
 }
 

@@ -14,11 +14,12 @@ use super::reach::Reach;
 use super::refusal::Log;
 use super::{http, socks};
 
-/// Connections at a time; the turn's next ones wait. With the buffers below it bounds what a turn can make of us.
+/// Connections at a time; the turn's next ones wait. With the buffers below it bounds what a turn can make
+/// of us.
 const CONNECTIONS: usize = 512;
 
 /// Each direction's buffer, in bytes.
-const BUFFER: usize = 32 << 10;
+const BUFFER: usize = 64 << 10;
 
 /// How long a client may take to say what it wants.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,9 +73,9 @@ impl Conversation {
             _ => http::hold(self, client).await,
         }
     }
+}
 
-    /// Carries bytes both ways until both sides have ended.
-    pub async fn carry(&self, mut client: TcpStream, mut server: TcpStream) {
-        let _ = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await;
-    }
+/// Carries bytes both ways until both sides have ended, or one has failed.
+pub async fn carry(mut client: TcpStream, mut server: TcpStream) {
+    let _ = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await;
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::reach::Fault;
-use super::serve::{Conversation, PATIENCE};
+use super::serve::{Conversation, PATIENCE, carry};
 
 /// Serves one client.
 pub async fn hold(conversation: Conversation, client: TcpStream) {
@@ -24,7 +24,7 @@ pub async fn hold(conversation: Conversation, client: TcpStream) {
             Ok(server) => {
                 let bound = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                 if let Ok(client) = protocol.reply_success(bound).await {
-                    conversation.carry(client, server).await;
+                    carry(client, server).await;
                 }
                 return;
             }
