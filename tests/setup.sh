@@ -29,6 +29,9 @@ file:/bin/busybox|busybox-static
 command:setfattr|attr
 command:setfacl|acl
 file:/usr/bin/python3|python3
+file:/usr/lib/python3/dist-packages/pip|python3-pip
+command:npm|npm
+command:openssl|openssl
 '
 
 # runc, crun and newuidmap live where an ordinary user's PATH may not reach.

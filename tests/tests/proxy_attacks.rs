@@ -296,7 +296,7 @@ fn a_name_that_changes_its_address_is_judged_each_time(place: &Place) {
     if !Requires::Root.met() {
         return;
     }
-    let at = Ipv4Addr::new(127, 53, place.identity().uid().as_proxy_client() as u8, std::process::id() as u8);
+    let at = Ipv4Addr::new(127, 53, place.identity().uid().as_raw() as u8, std::process::id() as u8);
     if !rebinding_name_server(at, &[LISTED, UNLISTED]) {
         Requires::skip("port 53 of a loopback address cannot be had");
         return;
