@@ -12,6 +12,7 @@ use crate::mount::{Kind, Mount};
 use crate::origin::{Origin, Sourced};
 use crate::paths::is_within;
 use crate::policy::{Home, Policy};
+use crate::secrets;
 
 /// Names in `/` that are the sandbox's own.
 const OWN_TOP: [&str; 4] = ["proc", "dev", "run", "tmp"];
@@ -662,12 +663,18 @@ impl View<'_> {
             return;
         }
         let parent = path.parent().unwrap_or(path);
+        let is_socket = secrets::root_equivalent_places().any(|place| place == path);
+        // Its daemon may make the directories above a socket as well; never a cover of all that is in `/var`.
+        let existing = |at: &&Path| depth(at) > 2 && self.tree.node(at).is_some();
+        let parent =
+            if is_socket { path.ancestors().skip(1).find(existing).unwrap_or(parent) } else { parent };
         match self.tree.node(parent) {
             Some(Node::Directory { mode }) => {
                 // An overlay shows nothing of what is mounted below; then the path itself is masked.
                 // As root it does not matter: what is mounted below is bound again.
                 if !self.host.is_root() && self.host.mounts_below(parent).next().is_some() {
-                    self.masked.push(path.to_owned());
+                    let list = if is_socket { &mut self.sockets } else { &mut self.masked };
+                    list.push(path.to_owned());
                     return;
                 }
                 let mut cover = Cover::new(parent.to_owned(), mode, false);
