@@ -19,6 +19,7 @@ use crate::folder::{self, Prepared};
 use crate::journal::{self, BASELINE, DONE, Journal, NEW, Record};
 use crate::lock::{self, Mode};
 use crate::read::{self, Dir, Kind};
+use crate::shadow::{self, Claim};
 use crate::shared::baseline::{self, Baseline};
 use crate::shared::check::{self, Depth};
 use crate::shared::restore::{self, chain};
@@ -65,6 +66,9 @@ pub enum Error {
     /// The repository could not be judged.
     #[error(transparent)]
     Check(#[from] check::Error),
+    /// What the session did in its shadow could not be brought over.
+    #[error(transparent)]
+    Shadow(#[from] shadow::Error),
     /// Something could not be put right.
     #[error("{count} changes in {common_dir} could not be undone, the first of them")]
     NotRestored {
@@ -146,6 +150,8 @@ pub struct Outcome {
     pub warnings: Vec<String>,
     /// Session folders, and directories above them, that were removed.
     pub removed: Vec<PathBuf>,
+    /// Refs and entries that were brought to the host by value.
+    pub promoted: Vec<String>,
 }
 
 /// A turn that a later start has finished, or has tried to.
@@ -162,12 +168,21 @@ pub struct Recovered {
     pub quarantined: Option<PathBuf>,
 }
 
-/// Finishes a turn whose supervisor this process is. `prepared` is its claim on the session folders.
+/// What a turn holds as long as it lives; nothing of it where its supervisor is dead.
+#[derive(Debug, Default)]
+pub struct Claims {
+    /// The session folders.
+    pub folders: Option<Prepared>,
+    /// The session's shadow of the repository.
+    pub shadow: Option<Claim>,
+}
+
+/// Finishes a turn whose supervisor this process is.
 ///
 /// # Errors
 /// The first thing that failed, after everything was tried; the journal stays for [`recover`].
-pub fn finish(journal: Journal, state: &StateDir, prepared: Option<Prepared>) -> Finished {
-    finish_stepwise(journal, state, prepared, || ())
+pub fn finish(journal: Journal, state: &StateDir, claims: Claims) -> Finished {
+    finish_stepwise(journal, state, claims, || ())
 }
 
 /// [`finish`], with something in between the check and the clean-up: tests of recovery end the process there.
@@ -177,13 +192,16 @@ pub fn finish(journal: Journal, state: &StateDir, prepared: Option<Prepared>) ->
 pub fn finish_stepwise(
     mut journal: Journal,
     state: &StateDir,
-    prepared: Option<Prepared>,
+    claims: Claims,
     between: impl FnOnce(),
 ) -> Finished {
     let mut outcome = Outcome::default();
-    let checked = check_directory(journal.directory(), state, Some(journal.record()), &mut outcome);
+    let record = Some(journal.record());
+    let checked = check_directory(journal.directory(), state, record, &mut outcome);
+    let imported = import(journal.directory(), state, record, claims.shadow, &mut outcome);
+    let checked = checked.and(imported);
     between();
-    let cleaned = clean_up(journal.record(), state, prepared, &mut outcome);
+    let cleaned = clean_up(journal.record(), state, claims.folders, &mut outcome);
     if let Err(error) = checked.and(cleaned) {
         // The journal is what matters; that it could not count is no reason to lose the error.
         let _ = journal.update(|record| record.attempts = record.attempts.saturating_add(1));
@@ -211,7 +229,7 @@ fn unfinished(outcome: Outcome, error: Error) -> Finished {
 pub fn turn(directory: &Path, state: &StateDir) -> Finished {
     match Journal::open(directory)? {
         None => unfinished(Outcome::default(), Error::Busy { path: directory.to_owned() }),
-        Some(locked) => finish(locked.journal?, state, None),
+        Some(locked) => finish(locked.journal?, state, Claims::default()),
     }
 }
 
@@ -223,7 +241,13 @@ pub fn turn(directory: &Path, state: &StateDir) -> Finished {
 pub fn bundle(directory: &Path, state: &StateDir, session: Option<&SessionId>) -> Finished {
     let mut outcome = Outcome::default();
     let record = Journal::peek(directory).ok();
-    if let Err(error) = check_directory(directory, state, record.as_ref(), &mut outcome) {
+    let checked = check_directory(directory, state, record.as_ref(), &mut outcome);
+    // A turn's supervisor imports at its end, and its claim is still held.
+    let imported = match &record {
+        Some(_) => Ok(()),
+        None => import(directory, state, None, None, &mut outcome),
+    };
+    if let Err(error) = checked.and(imported) {
         return unfinished(outcome, error);
     }
     if let (None, Some(session)) = (&record, session) {
@@ -244,8 +268,13 @@ pub fn bundle(directory: &Path, state: &StateDir, session: Option<&SessionId>) -
 /// Removes the empty session folders of a bundle's baseline.
 fn release_of(directory: &Path, state: &StateDir, session: &SessionId) -> Result<Vec<PathBuf>, Error> {
     let path = directory.join(BASELINE);
-    let Some(content) = read::file(&path, BASELINE_LIMIT)? else { return Ok(Vec::new()) };
-    let folders = load(&path, &content.bytes)?.repository.session_folders;
+    let folders = match read::file(&path, BASELINE_LIMIT)? {
+        Some(content) => load(&path, &content.bytes)?.repository.session_folders,
+        None => match shadow::Record::load(directory)? {
+            Some(record) => record.repository.session_folders,
+            None => return Ok(Vec::new()),
+        },
+    };
     Ok(folder::release(&folders, state, session, None)?)
 }
 
@@ -360,6 +389,34 @@ fn check_directory(
     // A full disk keeps findings from being written down, not from being put right.
     outcome.warnings.extend(failures.into_iter().take(1));
     fail(checked.failed, &baseline)
+}
+
+/// Brings what the turn did in its session's shadow to the host, where that is how the repository is protected.
+fn import(
+    directory: &Path,
+    state: &StateDir,
+    record: Option<&Record>,
+    claim: Option<Claim>,
+    outcome: &mut Outcome,
+) -> Result<(), Error> {
+    let Some(shadowed) = shadow::Record::load(directory)? else { return Ok(()) };
+    let imported = shadow::finish(&shadowed, state, claim)?;
+    outcome.promoted.extend(imported.promoted);
+    outcome.warnings.extend(imported.warnings);
+    let turn = record.map(|record| record.turn.to_string());
+    let session = Some(shadowed.session.as_str());
+    for finding in imported.findings {
+        note(
+            state,
+            &finding,
+            session,
+            turn.as_deref(),
+            &shadowed.repository.common_dir,
+            &mut outcome.warnings,
+        );
+        outcome.findings.push(finding);
+    }
+    Ok(())
 }
 
 fn load(path: &Path, bytes: &[u8]) -> Result<Baseline, Error> {
@@ -534,7 +591,7 @@ fn recover_one(directory: &Path, name: &str, state: &StateDir) -> Option<Recover
     let turn = journal.record().turn.to_string();
     let repo = journal.record().common_dir.clone();
     let attempts = journal.record().attempts;
-    let outcome = finish(journal, state, None);
+    let outcome = finish(journal, state, Claims::default());
     let hopeless = match outcome.as_ref().map_err(|unfinished| &unfinished.error) {
         Ok(_) => false,
         Err(Error::Damaged { .. } | Error::Version { .. }) => true,
@@ -564,7 +621,13 @@ fn recover_one(directory: &Path, name: &str, state: &StateDir) -> Option<Recover
 /// A turn whose journal cannot be read: its repository is checked all the same, if there is a baseline.
 fn damaged(directory: &Path, name: &str, state: &StateDir, error: journal::Error) -> Recovered {
     let mut outcome = Outcome::default();
-    let checked = check_directory(directory, state, None, &mut outcome);
+    let checked = check_directory(directory, state, None, &mut outcome).and(import(
+        directory,
+        state,
+        None,
+        None,
+        &mut outcome,
+    ));
     outcome.warnings.push(chain(&error));
     let quarantined = quarantine(directory, state);
     let outcome = match checked {

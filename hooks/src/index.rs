@@ -10,8 +10,8 @@ use gix::validate::path::component;
 /// The most that is read of an index, in bytes; some hundred bytes per file of a checkout.
 pub const LIMIT: u64 = 512 * 1024 * 1024;
 /// The mode of a submodule, or of any nested repository that was added (S_IFGITLINK).
-const GITLINK: u32 = 0o160_000;
-const SYMLINK: u32 = 0o120_000;
+pub(crate) const GITLINK: u32 = 0o160_000;
+pub(crate) const SYMLINK: u32 = 0o120_000;
 
 /// Why an index could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +62,10 @@ pub fn parse(bytes: &[u8], hash: usize) -> Result<Index, Error> {
     let mut at = 12;
     let mut previous = BString::default();
     for _ in 0..count {
-        let (mode, path, next) = entry(bytes, at, hash, version, previous.as_bstr())?;
+        let raw = raw(bytes, at, hash, version, previous.len())?;
+        let mode = raw.mode;
+        let mut path = BString::from(&previous[..raw.kept]);
+        path.extend_from_slice(raw.name);
         if mode & 0o170_000 == GITLINK {
             index.gitlinks.push(path.clone());
         }
@@ -73,38 +76,55 @@ pub fn parse(bytes: &[u8], hash: usize) -> Result<Index, Error> {
         }
         index.entries += 1;
         previous = path;
-        at = next;
+        at = raw.next;
     }
     index.shared = shared(bytes, at, hash)?;
     index.gitlinks.sort();
     Ok(index)
 }
 
-fn be32(bytes: &[u8], at: usize) -> Result<u32, Error> {
+pub(crate) fn be32(bytes: &[u8], at: usize) -> Result<u32, Error> {
     let slice = bytes.get(at..at + 4).and_then(|s| s.try_into().ok());
     slice.map(u32::from_be_bytes).ok_or(Error::Damaged(at))
 }
 
-/// One entry: its mode, its path, and where the next one starts.
-fn entry(
+/// One entry as it lies in the file.
+pub(crate) struct Raw<'a> {
+    /// The fields of stat(2) with the mode among them, 40 bytes.
+    pub(crate) stat: &'a [u8],
+    pub(crate) mode: u32,
+    pub(crate) id: &'a [u8],
+    pub(crate) flags: u16,
+    pub(crate) extended: u16,
+    /// How many bytes of the previous entry's path come before the name.
+    pub(crate) kept: usize,
+    pub(crate) name: &'a [u8],
+    /// Where the next entry starts.
+    pub(crate) next: usize,
+}
+
+/// The entry at `start`; `previous` is the length of the path before it.
+pub(crate) fn raw(
     bytes: &[u8],
     start: usize,
     hash: usize,
     version: u32,
-    previous: &BStr,
-) -> Result<(u32, BString, usize), Error> {
+    previous: usize,
+) -> Result<Raw<'_>, Error> {
     let damaged = || Error::Damaged(start);
     let mode = be32(bytes, start + 24)?;
     let flags_at = start + 40 + hash;
-    let flags = bytes.get(flags_at..flags_at + 2).ok_or_else(damaged)?;
-    let flags = u16::from_be_bytes([flags[0], flags[1]]);
-    let extended = version >= 3 && flags & 0x4000 != 0;
-    let mut name_at = flags_at + if extended { 4 } else { 2 };
-    let mut prefix = &[][..];
+    let be16 =
+        |at: usize| bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]])).ok_or_else(damaged);
+    let flags = be16(flags_at)?;
+    // Version 2 has no such flag, but git does not ask for the version (create_from_disk() in its read-cache.c).
+    let has_extended = flags & 0x4000 != 0;
+    let extended = if has_extended { be16(flags_at + 2)? } else { 0 };
+    let mut name_at = flags_at + if has_extended { 4 } else { 2 };
+    let mut kept = 0;
     if version == 4 {
         let (strip, after) = varint(bytes, name_at).ok_or_else(damaged)?;
-        let kept = previous.len().checked_sub(strip).ok_or_else(damaged)?;
-        prefix = &previous[..kept];
+        kept = previous.checked_sub(strip).ok_or_else(damaged)?;
         name_at = after;
     }
     // The flags hold the length of the whole name, or say that it is longer than they can.
@@ -113,18 +133,17 @@ fn entry(
     let length = if stated == 0x0fff {
         rest.find_byte(0).ok_or_else(damaged)?
     } else {
-        stated.checked_sub(prefix.len()).ok_or_else(damaged)?
+        stated.checked_sub(kept).ok_or_else(damaged)?
     };
     let name = rest.get(..length).ok_or_else(damaged)?;
     if rest.get(length) != Some(&0) || name.contains(&0) {
         return Err(damaged());
     }
-    let mut path = BString::from(prefix);
-    path.extend_from_slice(name);
     let end = name_at + length + 1;
     // Up to version 3, entries are padded with 1 to 8 NUL bytes to a multiple of eight.
     let next = if version == 4 { end } else { start + ((end - start + 7) & !7) };
-    Ok((mode, path, next))
+    let (stat, id) = (&bytes[start..start + 40], &bytes[start + 40..flags_at]);
+    Ok(Raw { stat, mode, id, flags, extended, kept, name, next })
 }
 
 /// The variable-width number of gitformat-pack(5), "offset encoding".
@@ -156,7 +175,7 @@ fn shared(bytes: &[u8], mut at: usize, hash: usize) -> Result<Option<String>, Er
 
 /// Why a checkout must not write this path. git has the same rules (verify_path() in its read-cache.c), but
 /// some of its commands do not apply them to what is in the index already.
-fn hostile(path: &BStr, mode: u32) -> Option<String> {
+pub(crate) fn hostile(path: &BStr, mode: u32) -> Option<String> {
     // A sparse index has directories as entries, which end in a slash.
     let path = path.strip_suffix(b"/").map_or(path, |rest| rest.as_bstr());
     let options = component::Options { protect_windows: false, protect_hfs: true, protect_ntfs: true };
@@ -252,6 +271,21 @@ mod tests {
         let fine = ["a b", "-x", "a\\b", "con", "x.", "a:b", ".github/x", "dir/"];
         let fine = parse(&crafted(&fine.map(|p| (p, 0o100_644))), 20).unwrap();
         assert_eq!(fine.hostile, []);
+    }
+
+    #[test]
+    fn flags_are_read_in_every_version_as_git_does() {
+        let s = Scratch::new();
+        let top = s.repository("repo");
+        let mut bytes = crafted(&[("xx.git/hooks/x", 0o100_644)]);
+        // The flag that two more bytes of flags follow, which are the start of the path to who does not know it.
+        let at = bytes.windows(2).position(|w| w == b"xx").unwrap();
+        bytes[at - 2] |= 0x40;
+        bytes[at - 1] -= 2;
+        bytes[at..at + 2].fill(0);
+        std::fs::write(top.join(".git/index"), &bytes).unwrap();
+        assert_eq!(s.git("repo", ["ls-files"]), ".git/hooks/x");
+        assert_eq!(parse(&bytes, 20).unwrap().hostile.len(), 1);
     }
 
     #[test]

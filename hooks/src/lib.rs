@@ -39,6 +39,7 @@ pub mod os;
 pub mod process;
 pub mod read;
 pub mod roots;
+pub mod shadow;
 pub mod shared;
 pub mod text;
 pub mod tree;

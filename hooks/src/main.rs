@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use codeoid_hooks::finish::{self, Outcome, Unfinished};
 use codeoid_hooks::journal::BASELINE;
-use codeoid_hooks::read;
 use codeoid_hooks::text::printable;
+use codeoid_hooks::{read, shadow};
 use codeoid_spec::id::SessionId;
 use codeoid_spec::report::Action;
 use codeoid_spec::state::StateDir;
@@ -76,7 +76,8 @@ fn run() -> anyhow::Result<Outcome> {
     ensure!(text.len() as u64 <= STATE_LIMIT, "the state has more than {STATE_LIMIT} bytes");
     let state: State = serde_json::from_slice(&text).context("the state is not that of a container")?;
     ensure!(state.bundle.is_absolute(), "the bundle's path {} is not absolute", state.bundle.display());
-    if read::lstat(&state.bundle.join(BASELINE))?.is_none() {
+    let nothing = |name: &str| Ok::<_, read::Error>(read::lstat(&state.bundle.join(name))?.is_none());
+    if nothing(BASELINE)? && nothing(shadow::FILE)? {
         // A turn outside a repository.
         return Ok(Outcome::default());
     }

@@ -31,7 +31,8 @@ pub enum Answer {
 /// What a git process does that matters to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Anything that may hold a lock: all but those that only wait to be asked, as editors keep them.
+    /// Anything that may hold a lock: all but those that merely read, which a pager can keep for days, or only wait to
+    /// be asked, as editors keep them.
     Locking,
     /// One of these subcommands.
     Commands(&'static [&'static str]),
@@ -46,6 +47,8 @@ pub struct Git {
     pub directory: PathBuf,
     /// Its subcommand; empty where it has none.
     pub subcommand: Vec<u8>,
+    /// Whether that merely reads.
+    pub reads: bool,
 }
 
 impl Git {
@@ -53,10 +56,10 @@ impl Git {
     #[must_use]
     pub fn is_at_work<P: AsRef<Path>>(&self, directories: &[P], work: Work) -> bool {
         let does = match work {
-            Work::Locking => !WAITING.contains(&self.subcommand.as_slice()),
+            Work::Locking => true,
             Work::Commands(names) => names.iter().any(|name| self.subcommand == name.as_bytes()),
         };
-        does && directories.iter().any(|directory| self.directory.starts_with(directory))
+        does && !self.reads && directories.iter().any(|directory| self.directory.starts_with(directory))
     }
 }
 
@@ -71,8 +74,9 @@ pub fn gits() -> Option<Vec<Git>> {
             && let Ok(directory) = std::fs::read_link(proc.join("cwd"))
         {
             let command_line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
-            let subcommand = subcommand(&command_line).to_owned();
-            gits.push(Git { process: process.clone(), directory, subcommand });
+            let (subcommand, reads) =
+                (subcommand(&command_line).to_owned(), reads(&process.name, &command_line));
+            gits.push(Git { process: process.clone(), directory, subcommand, reads });
         }
         false
     });
@@ -91,19 +95,77 @@ pub fn git_at_work<P: AsRef<Path>>(directories: &[P], work: Work) -> Answer {
     }
 }
 
-/// Subcommands that only wait to be asked, or only read.
-const WAITING: [&[u8]; 6] = [
+/// Subcommands of git itself that merely read, or only wait to be asked. None makes or removes a worktree entry. The
+/// most that one does besides is to write the index or a ref as a whole (`diff` what it has found out about unchanged
+/// files, `log` a cache of conversions): the lock is open until it is renamed, so it is held, and never left over.
+/// git lets nobody give these names another meaning (git-config(1), "alias.*").
+const READING: [&[u8]; 33] = [
+    b"annotate",
+    b"blame",
     b"cat-file",
     b"check-attr",
     b"check-ignore",
+    b"check-mailmap",
+    b"cherry",
+    b"count-objects",
     b"credential-cache--daemon",
     b"daemon",
+    b"diff",
+    b"diff-files",
+    b"diff-index",
+    b"diff-tree",
+    b"for-each-ref",
     b"fsmonitor--daemon",
+    b"grep",
+    b"help",
+    b"log",
+    b"ls-files",
+    b"ls-remote",
+    b"ls-tree",
+    b"merge-base",
+    b"name-rev",
+    b"range-diff",
+    b"rev-list",
+    b"rev-parse",
+    b"shortlog",
+    b"show",
+    b"show-branch",
+    b"show-ref",
+    b"var",
+    b"verify-pack",
 ];
+
+/// The same, of subcommands that do other things besides.
+const READING_PARTS: [[&[u8]; 2]; 7] = [
+    [b"bisect", b"log"],
+    [b"notes", b"list"],
+    [b"notes", b"show"],
+    [b"reflog", b"show"],
+    [b"stash", b"list"],
+    [b"stash", b"show"],
+    [b"worktree", b"list"],
+];
+
+/// Whether a git process merely reads.
+fn reads(name: &str, command_line: &[u8]) -> bool {
+    // git-lfs, git-annex and the like mean other things by the same words.
+    if name.contains('-') {
+        return false;
+    }
+    let mut words = words(command_line);
+    let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    READING.contains(&first) || READING_PARTS.contains(&[first, second])
+}
 
 /// The subcommand in a git command line (proc_pid_cmdline(5)); empty where there is none.
 fn subcommand(command_line: &[u8]) -> &[u8] {
+    words(command_line).next().unwrap_or_default()
+}
+
+/// A git command line from its subcommand on.
+fn words(command_line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut words = command_line.split(|b| *b == 0).skip(1);
+    let mut first = None;
     while let Some(word) = words.next() {
         match word {
             // These take the next word as their value (git(1), "OPTIONS").
@@ -111,10 +173,13 @@ fn subcommand(command_line: &[u8]) -> &[u8] {
                 words.next();
             }
             _ if word.starts_with(b"-") => {}
-            _ => return word,
+            _ => {
+                first = Some(word);
+                break;
+            }
         }
     }
-    b""
+    first.into_iter().chain(words)
 }
 
 /// Which of these files (device and inode) some process holds open; `None` where this system does not say.
@@ -202,6 +267,27 @@ mod tests {
             (b"", b""),
         ] {
             assert_eq!(subcommand(line), expected);
+        }
+    }
+
+    #[test]
+    fn what_reads_is_told_from_what_writes() {
+        for (name, line, expected) in [
+            ("git", &b"git\0log\0"[..], true),
+            ("git", b"git\0-c\0a.b=c\0diff\0--stat\0", true),
+            ("git2.39", b"/usr/bin/git2.39\0show\0", true),
+            ("git", b"git\0stash\0list\0", true),
+            ("git", b"git\0stash\0", false),
+            ("git", b"git\0stash\0push\0-m\0list\0", false),
+            ("git", b"git\0worktree\0add\0list\0", false),
+            ("git", b"git\0reflog\0expire\0", false),
+            ("git", b"git\0commit\0-m\0log\0", false),
+            ("git", b"git\0-C\0log\0commit\0", false),
+            ("git", b"git\0lg\0log\0", false),
+            ("git-annex", b"git-annex\0log\0", false),
+            ("git", b"", false),
+        ] {
+            assert_eq!(reads(name, line), expected, "{}", String::from_utf8_lossy(line));
         }
     }
 }

@@ -499,7 +499,13 @@ fn refused<T>(errno: Errno, path: PathBuf, found: Option<Stamp>) -> Result<Optio
     }
 }
 
-fn read_open(mut file: File, stamp: Stamp, path: impl Fn() -> PathBuf, limit: u64) -> Result<Content, Error> {
+/// Reads what [`Dir::open_file`] opened, whole.
+pub(crate) fn read_open(
+    mut file: File,
+    stamp: Stamp,
+    path: impl Fn() -> PathBuf,
+    limit: u64,
+) -> Result<Content, Error> {
     if stamp.size > limit {
         return Err(Error::TooBig { path: path(), size: stamp.size, limit });
     }

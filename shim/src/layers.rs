@@ -37,16 +37,10 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
         once(&at, |at| make_mask(at, cover)).doing("make the layer that hides")?;
         masks.push(at);
     }
-    let no_directory = base.join("no-directory");
-    let no_file = base.join("no-file");
+    let (no_file, no_directory) = (base.join(NO_FILE), base.join(NO_DIRECTORY));
     let mut masked_directories = Vec::new();
     if !plan.masked.is_empty() {
-        once(&no_directory, |at| fs::DirBuilder::new().mode(0o000).create(at))
-            .doing("make the stand-in of masks")?;
-        once(&no_file, |at| {
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o000).open(at).map(drop)
-        })
-        .doing("make the stand-in of masks")?;
+        stand_ins(base)?;
         for path in &plan.masked {
             if matches!(HostTree.node(path), Some(Node::Directory { .. })) {
                 masked_directories.push(path.clone());
@@ -77,6 +71,22 @@ pub fn make(plan: &Plan, host: &Host, own: Option<&Path>) -> Result<Layout, Fail
         masked_directories,
         files,
     })
+}
+
+/// What is seen instead of a masked file.
+const NO_FILE: &str = "no-file";
+/// What is seen instead of a masked directory.
+const NO_DIRECTORY: &str = "no-directory";
+
+/// Makes what is seen instead of what is masked, once: an empty file and an empty directory, both of mode 0000.
+pub fn stand_ins(base: &Path) -> Result<(PathBuf, PathBuf), Failure> {
+    let what = "make the stand-in of masks";
+    private_dir(base).doing(format!("make {}", base.display()))?;
+    let (no_file, no_directory) = (base.join(NO_FILE), base.join(NO_DIRECTORY));
+    once(&no_directory, |at| fs::DirBuilder::new().mode(0o000).create(at)).doing(what)?;
+    once(&no_file, |at| fs::OpenOptions::new().write(true).create_new(true).mode(0o000).open(at).map(drop))
+        .doing(what)?;
+    Ok((no_file, no_directory))
 }
 
 /// The directories of the worktree entries that could be read as such.
@@ -159,7 +169,7 @@ fn remove(path: &Path) -> io::Result<()> {
 
 fn skeleton_name(entries: &[(PathBuf, Node)]) -> String {
     let text: String = entries.iter().map(|(path, node)| format!("{}\0{node:?}\0", path.display())).collect();
-    codeoid_spec::id::hex8(&[text.as_bytes()]) + &codeoid_spec::id::hex8(&[b"2", text.as_bytes()])
+    codeoid_spec::id::hex8(&[text.as_bytes()]) + &codeoid_spec::id::hex8(&[b"3", text.as_bytes()])
 }
 
 fn make_skeleton(at: &Path, entries: &[(PathBuf, Node)]) -> io::Result<()> {

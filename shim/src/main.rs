@@ -24,7 +24,11 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
-    if args.nth(1).is_some_and(|word| word == executor::init::REEXEC) {
+    let word = args.nth(1);
+    if word.as_ref().is_some_and(|word| word == turn::live::REEXEC) {
+        return turn::live::import(args);
+    }
+    if word.is_some_and(|word| word == executor::init::REEXEC) {
         let fd = args.next().and_then(|fd| fd.to_str()?.parse().ok());
         let init = fd.and_then(executor::init::Init::from_descriptor);
         match init {

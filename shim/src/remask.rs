@@ -64,13 +64,20 @@ impl Sandbox {
             .on("open", SCRATCH)
             .and_then(|file| {
                 nix::sys::stat::fchmod(&file, Mode::empty()).on("fchmod", SCRATCH)?;
+                drop(file);
+                // What is cloned from it is read-only as it is; mount_setattr(2) would ask for Linux 5.12.
+                mount(
+                    None::<&str>,
+                    SCRATCH,
+                    None::<&str>,
+                    flags | MsFlags::MS_REMOUNT | MsFlags::MS_BIND,
+                    None::<&str>,
+                )
+                .on("mount", SCRATCH)?;
                 let nothing = m::open_path(None, &Path::new(SCRATCH).join("nothing"))?;
                 m::open_tree(nothing.as_fd(), false, path)
             });
         umount2(SCRATCH, MntFlags::MNT_DETACH).on("umount2", SCRATCH)?;
-        let tree = made?;
-        let read_only = m::Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: false };
-        m::set_attributes(tree.as_fd(), read_only, path)?;
-        m::move_mount(tree.as_fd(), target.as_fd(), path)
+        m::move_mount(made?.as_fd(), target.as_fd(), path)
     }
 }

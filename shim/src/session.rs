@@ -7,23 +7,30 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::state::StateDir;
 use jiff::Timestamp;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::diagnostic::{Doing, Failure};
 use crate::layers::private_dir;
+use crate::sys::process;
 
 /// A session's record is small; anything larger is not one.
 const MAX_RECORD: u64 = 64 * 1024;
+
+/// How often whoever waits for the lock looks up.
+const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// What is remembered of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,16 +173,46 @@ impl Session {
 
     /// Takes the session's lock if nobody has it.
     pub fn try_lock(&self) -> Option<Locked<'_>> {
-        self.take(FlockArg::LockExclusiveNonblock).ok()
+        let lock = Flock::lock(self.lock_file().ok()?, FlockArg::LockExclusiveNonblock).ok()?;
+        Some(Locked { session: self, _lock: lock })
     }
 
     /// Makes the session's directory if need be, and takes its lock.
     pub fn lock(&self) -> Result<Locked<'_>, Failure> {
-        self.take(FlockArg::LockExclusive)
+        let lock = Flock::lock(self.lock_file()?, FlockArg::LockExclusive).map_err(|(_, errno)| errno);
+        Ok(Locked { session: self, _lock: lock.doing(self.locking())? })
     }
 
-    fn take(&self, how: FlockArg) -> Result<Locked<'_>, Failure> {
-        let what = || format!("lock the session ({})", self.dir.display());
+    /// As [`lock`](Self::lock), unless waiting for it is given up: `given_up` is asked now and then.
+    pub fn lock_unless<T>(
+        &self,
+        mut given_up: impl FnMut() -> Option<T>,
+    ) -> Result<ControlFlow<T, Locked<'_>>, Failure> {
+        let mut file = self.lock_file()?;
+        let mut how = FlockArg::LockExclusiveNonblock;
+        let mut interruptions = None;
+        loop {
+            match Flock::lock(file, how) {
+                Ok(lock) => return Ok(ControlFlow::Continue(Locked { session: self, _lock: lock })),
+                Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => file = back,
+                Err((_, errno)) => return Err(errno).doing(self.locking()),
+            }
+            if let Some(why) = given_up() {
+                return Ok(ControlFlow::Break(why));
+            }
+            if interruptions.is_none() {
+                interruptions = Some(process::Interruptions::every(LOOK_UP).doing(self.locking())?);
+                how = FlockArg::LockExclusive;
+            }
+        }
+    }
+
+    fn locking(&self) -> String {
+        format!("lock the session ({})", self.dir.display())
+    }
+
+    fn lock_file(&self) -> Result<File, Failure> {
+        let what = || self.locking();
         private_dir(&self.dir).doing(what())?;
         let file = OpenOptions::new()
             .create(true)
@@ -188,8 +225,7 @@ impl Session {
         if !file.metadata().doing(what())?.is_file() {
             return Err(Failure::new(what(), "its lock is not a regular file"));
         }
-        let lock = Flock::lock(file, how).map_err(|(_, errno)| errno).doing(what())?;
-        Ok(Locked { session: self, _lock: lock })
+        Ok(file)
     }
 
     /// The session's record, if it has one. A record that cannot be read is an error: it is never replaced

@@ -1,7 +1,9 @@
 //! The supervisor's loop: from the started engine to the end of the command. One thread, one poll(2).
 
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use codeoid_spec::report::Exit;
@@ -13,7 +15,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::diagnostic::{Doing, Failure};
+use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::message::{MAX, Message};
 use crate::proxy::Network;
 use crate::remask::Sandbox;
@@ -61,6 +63,18 @@ impl Signals {
         let fd = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
         Ok(Self { fd: fd.doing("open a descriptor for signals")? })
     }
+
+    /// A signal that has arrived and asks for the end, before there is a command that it could be handed on to.
+    pub fn ending(&self) -> Option<Signal> {
+        while let Ok(Some(info)) = self.fd.read_signal() {
+            match Signal::try_from(info.ssi_signo as i32) {
+                // A terminal that has changed is looked at again when the command starts.
+                Ok(Signal::SIGWINCH | Signal::SIGCONT) | Err(_) => {}
+                Ok(signal) => return Some(signal),
+            }
+        }
+        None
+    }
 }
 
 /// What runs: an engine (or another child whose process group is the command) and its socket.
@@ -73,6 +87,8 @@ pub struct Running {
     pub socket: OwnedFd,
     /// Process 1 of the sandbox, once it stands.
     pub init: Option<OwnedFd>,
+    /// What the runtime says while it makes the sandbox, where it is a program of its own.
+    pub said: Option<File>,
 }
 
 /// How the supervised command ended.
@@ -111,13 +127,13 @@ impl Running {
     }
 
     /// Waits until the command has ended and nothing of the sandbox is left. `joinable` is called once, when
-    /// later turns of the session may join this one's namespaces.
+    /// later turns of the session may join this one's namespaces. `until`: the time limit.
     pub fn wait(
         mut self,
         joinable: impl FnOnce(Pid) -> Result<(), Failure>,
         signals: &Signals,
         terminal: [bool; 3],
-        timeout: Option<Duration>,
+        until: Option<Instant>,
         watch: &mut Watch,
         network: &mut Network,
     ) -> Result<Ended, Failure> {
@@ -133,11 +149,7 @@ impl Running {
         // What arrives before init can take it.
         let mut early: Vec<Signal> = Vec::new();
         loop {
-            let deadline = match (terminated, timeout) {
-                (Some(at), _) => Some(at + GRACE),
-                (None, Some(limit)) => Some(started + limit),
-                (None, None) => None,
-            };
+            let deadline = terminated.map(|at| at + GRACE).or(until);
             let arm = (!watch.is_armed()).then(|| started + ARM_AFTER);
             let wait = deadline.into_iter().chain(arm).min().map_or(PollTimeout::NONE, |at| {
                 let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -266,6 +278,9 @@ impl Running {
                     let _ = relay.drain();
                 }
                 if !up {
+                    if let Some(failure) = self.said.as_ref().and_then(complaint) {
+                        return Err(failure);
+                    }
                     let why = match status {
                         Ok(WaitStatus::Exited(_, code)) => format!("the executor ended with code {code}"),
                         Ok(WaitStatus::Signaled(_, signal, _)) => format!("{signal} ended the executor"),
@@ -314,6 +329,24 @@ fn stop_with_command(relay: &mut Option<Relay>, running: &Running) {
     let _ = raise(Signal::SIGSTOP);
     relay.resume();
     running.signal(Signal::SIGCONT);
+}
+
+/// What a runtime has said on its standard error, in our own form.
+fn complaint(said: &File) -> Option<Failure> {
+    let mut bytes = [0u8; 1024];
+    let count = said.read_at(&mut bytes, 0).ok()?;
+    let text = String::from_utf8_lossy(&bytes[..count]);
+    let why = one_line(text.trim());
+    if why.is_empty() {
+        return None;
+    }
+    let gone = why.contains("No such file or directory");
+    let failure = Failure::new("start the sandbox", why);
+    Some(if gone {
+        failure.hint("what it names went away while the sandbox was being made: start the turn again")
+    } else {
+        failure
+    })
 }
 
 fn describe(errno: i32) -> String {

@@ -5,8 +5,9 @@
 //! It is an alarm, not a wall: the turn may write in the instant between. The check at the end decides.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -44,29 +45,44 @@ pub struct Watch {
     alarms: BTreeSet<Alarm>,
     /// Called for each new alarm.
     on_alarm: Box<dyn FnMut(&Alarm)>,
+    /// Called once, when names begin to be watched: the turn is one that lasts.
+    on_armed: Option<Box<dyn FnOnce()>>,
 }
 
 impl Watch {
     /// A watch over mount points (`pins`), over paths that are not to appear (`absent`), over hidden paths that are
-    /// masked where they exist (`masks`, watched at once), and over sockets that are (`sockets`, like the rest).
+    /// masked where they exist (`masks`, watched at once), and over sockets that are (`sockets`, like the rest);
+    /// `is_masked`: whether a mask will lie there when the turn starts.
     pub fn new(
         pins: Vec<PathBuf>,
         absent: Vec<PathBuf>,
-        masks: Vec<PathBuf>,
-        sockets: Vec<PathBuf>,
+        (masks, sockets): (Vec<PathBuf>, Vec<PathBuf>),
+        is_masked: impl Fn(&PathBuf) -> bool,
         on_alarm: Box<dyn FnMut(&Alarm)>,
     ) -> Self {
         let at_once = !masks.is_empty();
+        // What should have a mask and has none is as good as not there: when it is seen it is masked.
+        let look = |path: PathBuf, needs: fn(&FileType) -> bool| {
+            let bare =
+                !is_masked(&path) && path.symlink_metadata().is_ok_and(|meta| needs(&meta.file_type()));
+            let known = if bare { None } else { identity(&path) };
+            (path, known)
+        };
+        // No mask can lie on a link; what it leads to is hidden under its own name.
+        let masks = masks.into_iter().map(|path| look(path, |kind| !kind.is_symlink()));
+        let sockets = sockets.into_iter().map(|path| look(path, FileType::is_socket));
+        let masks: Vec<_> = masks.chain(sockets).collect();
         let mut watch = Self {
             inotify: None,
             names: HashMap::new(),
             pins: pins.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
             absent,
-            masks: masks.into_iter().chain(sockets).map(|path| (path.clone(), identity(&path))).collect(),
+            masks,
             sandbox: None,
             mountinfo: None,
             alarms: BTreeSet::new(),
             on_alarm,
+            on_armed: None,
         };
         if at_once {
             watch.arm();
@@ -74,14 +90,29 @@ impl Watch {
         watch
     }
 
+    /// Has something done when the turn turns out to be one that lasts.
+    pub fn when_armed(&mut self, then: Box<dyn FnOnce()>) {
+        self.on_armed = Some(then);
+    }
+
     /// Whether names are watched already.
     pub fn is_armed(&self) -> bool {
+        self.on_armed.is_none() && self.has_names()
+    }
+
+    fn has_names(&self) -> bool {
         self.inotify.is_some() || (self.pins.is_empty() && self.absent.is_empty() && self.masks.is_empty())
     }
 
     /// Begins to watch names. Not at once: closing an inotify descriptor waits for the kernel's reaper, ten
     /// milliseconds and more, and a turn that is over sooner than that is judged by the look at its end.
     pub fn arm(&mut self) {
+        if let Some(then) = self.on_armed.take() {
+            then();
+        }
+        if self.has_names() {
+            return;
+        }
         let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) else { return };
         let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
         let masks = self.masks.iter().map(|(path, _)| path);
@@ -239,7 +270,8 @@ mod tests {
         let log = Rc::clone(&seen);
         let forbidden = dir.path().join("commondir");
         let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
-        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], Vec::new(), Vec::new(), on_alarm);
+        let none = (Vec::new(), Vec::new());
+        let mut watch = Watch::new(Vec::new(), vec![forbidden.clone()], none, |_| false, on_alarm);
         watch.arm();
         std::fs::write(dir.path().join("index.lock"), "").unwrap();
         watch.act();

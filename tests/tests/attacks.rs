@@ -22,6 +22,17 @@ macro_rules! attacks {
         use bodies::*;
         each_identity! { $($name),* }
 
+        /// The same attacks with protection `shadow`.
+        mod shadow {
+            mod bodies {
+                $(pub(super) fn $name(place: &codeoid_tests::Place) {
+                    super::super::attack_shadow(place, &stringify!($name).replace('_', "-"));
+                })*
+            }
+            use bodies::*;
+            codeoid_tests::each_identity! { $($name),* }
+        }
+
         const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }
@@ -153,6 +164,40 @@ fn attack(place: &Place, name: &str) {
             let audit = fs::read_to_string(place.state().join("audit.jsonl")).unwrap_or_default();
             assert!(audit.contains("session.worktree_entry_restored"), "{audit}");
         }
+    }
+}
+
+/// What protection `shadow` does not prevent either: what lies in directories that the turn writes, and git on the host
+/// that is told to work there.
+const SHADOW_LIMITS: [&str; 0] = [];
+
+/// The attack in a turn with protection `shadow`. That it works without a sandbox is shown by the other test.
+fn attack_shadow(place: &Place, name: &str) {
+    let scene = Scene::new(place, name, "turn");
+    let folder = place.make("outside/turn/worktrees");
+    scene.host("prepare", &folder).expect_ok();
+    let mut turn = place.turn(&scene.repo.workspace).options(["--git-protection", "shadow"]);
+    for (variable, value) in &scene.variables {
+        turn = turn.env(variable, value);
+    }
+    let script = scene.script.to_str().expect("places have plain names");
+    let run = "echo \"$CODEOID_WORKTREE_DIR\"; W=$CODEOID_WORKTREE_DIR; export W; . \"$0\"; \
+         attack >/dev/null; true";
+    let outcome = turn.command(["sh", "-c", run, script]).run();
+    outcome.expect_ok();
+    let folder = PathBuf::from(outcome.out());
+    let limited = SHADOW_LIMITS.contains(&name);
+    if !limited {
+        scene.repo.assert_sound(place);
+    }
+    let done = scene.host("human", &folder);
+    let harmed = scene.host("harmed", &folder);
+    if limited {
+        assert!(harmed.ok(), "{name} does no harm: it is no limit any more\n{outcome}\n{done}\n{harmed}");
+        let text = docs("docs/sandbox.md");
+        assert!(text.contains(&format!("`{name}`")), "docs/sandbox.md does not name {name}");
+    } else {
+        assert!(!harmed.ok(), "{name} did harm:\n{outcome}\n{done}\n{harmed}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use codeoid_tests::{Finished, Identity, Layout, Place, Repo, Requires, each_identity};
+use codeoid_tests::{CONNECT, Finished, Identity, Layout, Listener, Place, Repo, Requires, each_identity};
 use serde_json::Value;
 
 /// Writes the bundle of a turn of session `s1` with this script.
@@ -139,6 +139,49 @@ fn a_session_that_has_had_turns_is_run_by_others_too_serial(place: &Place) {
     assert_eq!(mark(place), "", "no other runtime could mount the layer");
 }
 
+/// A mask is a mount, and a runtime makes the mount point that it lacks: on the host, in the workspace.
+fn a_socket_that_is_gone_leaves_nothing_in_the_workspace_serial(place: &Place) {
+    let workspace = place.make("home/w");
+    let socket = workspace.join("w.sock");
+    let listener = Listener::at(&socket);
+    let output = place.at("outside/bundle");
+    let mut command = place.command(codeoid_tests::shim());
+    command.args(["bundle", "--session", "s1", "--workspace"]).arg(&workspace).arg("--output").arg(&output);
+    command.args(["--", "/usr/bin/python3", "-c", CONNECT]).arg(&socket);
+    let written = place.finish(command);
+    written.expect_ok();
+    assert!(
+        written.err().contains("warning") && written.err().contains(socket.to_str().unwrap()),
+        "what others do not hide is not said: {written}"
+    );
+    let config = config(&output);
+    let masked =
+        config["mounts"].as_array().unwrap().iter().any(|m| m["destination"] == *socket.to_str().unwrap());
+    assert!(!masked, "{config:#}");
+    assert!(config["annotations"]["dev.codeoid.watch.sockets"].as_str().unwrap().contains("w.sock"));
+    // Our own executor hides it all the same.
+    let own = |number: u32| {
+        let mut command = place.command(codeoid_tests::shim());
+        command.args(["run", "--bundle"]).arg(&output).arg(format!("gone-{}-{number}", std::process::id()));
+        place.finish(command)
+    };
+    let finished = own(1);
+    assert!(["ECONNREFUSED", "ENOENT", "EACCES"].contains(&finished.expect_ok().out().trim()), "{finished}");
+    assert_eq!(listener.served(), 0);
+    fs::remove_file(&socket).unwrap();
+    let finished = own(2);
+    assert_eq!(finished.expect_ok().out().trim(), "ENOENT", "{finished}");
+    assert_eq!(fs::read_dir(&workspace).unwrap().count(), 0, "a mount point was made on the host");
+    for runtime in ["runc", "crun"] {
+        if place.identity() != Identity::Root || !Requires::Tool(runtime).met() {
+            continue;
+        }
+        let finished = run(runtime, &output, &format!("gone-{runtime}-{}", std::process::id()));
+        assert_eq!(finished.expect_ok().out().trim(), "ENOENT", "{runtime}: {finished}");
+        assert_eq!(fs::read_dir(&workspace).unwrap().count(), 0, "{runtime} made a mount point on the host");
+    }
+}
+
 fn the_hook_finishes_a_turn_that_runc_ran_serial(place: &Place) {
     if place.identity() != Identity::Root || !Requires::Tool("runc").met() {
         return;
@@ -192,6 +235,7 @@ fn the_bwrap_executor_runs_the_same_bundle(place: &Place) {
 }
 
 each_identity! {
+    a_socket_that_is_gone_leaves_nothing_in_the_workspace_serial,
     a_session_that_has_had_turns_is_run_by_others_too_serial,
     a_bundle_is_written_and_states_its_rules,
     writing_a_bundle_runs_nothing_and_leaves_nothing_else,

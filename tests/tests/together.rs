@@ -173,7 +173,60 @@ fn the_home_layer_is_handed_on_while_a_turn_starts_serial(place: &Place) {
     assert_eq!(devices[1], devices[2], "the third mounted the layer a second time");
 }
 
+/// Whoever has the session's lock may be slow, or stopped; a turn that waits for it is still the caller's.
+fn a_turn_that_waits_for_its_session_obeys(place: &Place) {
+    use nix::fcntl::{Flock, FlockArg};
+    use nix::sys::signal::Signal;
+    let repo = Repo::new(place, Layout::Main);
+    place.turn(&repo.workspace).sh("true").run().expect_ok();
+    let sessions = std::fs::read_dir(place.state().join("sessions")).unwrap().flatten();
+    let lock = sessions.map(|session| session.path().join("lock")).next().unwrap();
+    let held = Flock::lock(std::fs::File::open(&lock).unwrap(), FlockArg::LockExclusive).unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&lock).unwrap());
+    let waits = |pid: nix::unistd::Pid| {
+        let line = |line: &str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields.contains(&"->")
+                && fields.contains(&pid.to_string().as_str())
+                && fields.iter().any(|field| field.ends_with(&format!(":{inode}")))
+        };
+        wait_until(Duration::from_secs(10), || {
+            std::fs::read_to_string("/proc/locks").unwrap_or_default().lines().any(line)
+        })
+    };
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130), (Signal::SIGHUP, 129)] {
+        let turn = place.turn(&repo.workspace).sh("echo ran").spawn();
+        assert!(waits(turn.pid()), "it does not wait for the lock");
+        turn.signal(Signal::SIGWINCH);
+        std::thread::sleep(Duration::from_millis(100));
+        let sent = std::time::Instant::now();
+        turn.signal(signal);
+        let outcome = turn.finish();
+        assert!(sent.elapsed() < Duration::from_secs(3), "{:?}", sent.elapsed());
+        outcome.expect_code(code);
+        assert_eq!(outcome.out(), "", "{outcome}");
+        assert_eq!(outcome.report()["exit"]["signal"], signal as i32, "{outcome}");
+        assert!(outcome.report()["warnings"].to_string().contains(signal.as_str()), "{outcome}");
+    }
+    let outcome = place.turn(&repo.workspace).options(["--timeout", "1s"]).sh("echo ran").run();
+    outcome.expect_code(137);
+    assert_eq!(outcome.out(), "", "{outcome}");
+    assert!(outcome.report()["warnings"].to_string().contains("time limit"), "{outcome}");
+    // The wait is part of the time, and what is left of it is the command's.
+    let turn = place.turn(&repo.workspace).options(["--timeout", "3s"]).sh("echo ran; sleep 600").spawn();
+    assert!(waits(turn.pid()));
+    std::thread::sleep(Duration::from_millis(1000));
+    let released = std::time::Instant::now();
+    drop(held);
+    let outcome = turn.finish();
+    assert!(released.elapsed() < Duration::from_millis(2800), "{:?}", released.elapsed());
+    assert_eq!((outcome.out().as_str(), outcome.code() > 128), ("ran", true), "{outcome}");
+    assert!(place.sh(&place.state(), "ls turns").out().is_empty(), "something is left unfinished");
+    repo.assert_sound(place);
+}
+
 each_identity! {
+    a_turn_that_waits_for_its_session_obeys,
     a_worktree_that_comes_and_goes_is_the_humans_own_serial,
     the_home_layer_is_handed_on_while_a_turn_starts_serial,
     two_sessions_and_a_human_serial,

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use codeoid_tests::{CONNECT, Layout, Listener, Outcome, Place, Repo, each_identity};
+use codeoid_tests::{CONNECT, Identity, Layout, Listener, Outcome, Place, Repo, each_identity};
 
 /// Python: for each argument, tries to create that file; prints the path and `written` or the error's name.
 const WRITE: &str = "\
@@ -354,6 +354,16 @@ fn the_password_hashes_are_a_secret(place: &Place) {
     assert_eq!(outcome.expect_ok().out(), "0", "{outcome}");
 }
 
+fn the_administrators_home_does_not_exist_where_it_is_not_the_callers(place: &Place) {
+    let workspace = place.make("home/w");
+    // An ordinary user is kept out of it by its mode.
+    let readable = place.sh(&workspace, "ls /root").ok();
+    assert!(readable || place.identity() == Identity::Ordinary, "the control");
+    let script = "ls /root >/dev/null 2>&1 && echo readable; ls / | grep -c ^root$";
+    let outcome = place.turn(&workspace).sh(script).run();
+    assert_eq!(outcome.out(), if readable { "0" } else { "1" }, "{outcome}");
+}
+
 fn hidden_paths_do_not_exist(place: &Place) {
     let workspace = place.make("home/w");
     place.write("home/private/diary", "SECRET");
@@ -444,6 +454,33 @@ fn what_a_dangling_link_leads_to_is_hidden_when_it_appears(place: &Place) {
         running.say("go");
         let outcome = running.finish();
         assert_eq!(outcome.expect_ok().out(), "up\ndone", "{outcome}");
+    }
+}
+
+fn what_is_made_between_the_plan_and_the_start_is_hidden(place: &Place) {
+    let workspace = place.make("home/w");
+    for executor in ["libcontainer", "bwrap"] {
+        let (file, directory) = (workspace.join("late"), workspace.join("late.d"));
+        let go = place.home().join(format!("go-{executor}"));
+        let turn = place
+            .turn(&workspace)
+            .options(["--executor", executor, "--hide", &name(&file), "--hide", &name(&directory)])
+            .env("CODEOID_TEST_WAIT_AT", "bundle")
+            .env("CODEOID_TEST_WAIT_FOR", &go)
+            .sh("cat late; cat late.d/x; echo done")
+            .spawn();
+        let waits = || place.sh(&place.home(), "ls .local/state/codeoid-shim/turns/*/stage").ok();
+        assert!(codeoid_tests::wait_until(std::time::Duration::from_secs(10), waits));
+        fs::write(&file, "SECRET").unwrap();
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("x"), "SECRET").unwrap();
+        place.own(&file);
+        place.own(&directory);
+        fs::write(&go, "").unwrap();
+        let outcome = turn.finish();
+        assert_eq!(outcome.expect_ok().out(), "done", "{outcome}");
+        fs::remove_file(file).unwrap();
+        fs::remove_dir_all(directory).unwrap();
     }
 }
 
@@ -608,6 +645,8 @@ fn workspaces_with_difficult_names(place: &Place) {
 }
 
 each_identity! {
+    what_is_made_between_the_plan_and_the_start_is_hidden,
+    the_administrators_home_does_not_exist_where_it_is_not_the_callers,
     what_a_dangling_link_leads_to_is_hidden_when_it_appears,
     sockets_in_directories_that_are_bound_as_they_are_are_hidden,
     what_is_the_kernels_cannot_be_hidden_and_that_is_said,

@@ -95,6 +95,15 @@ pub fn guard(repository: &Repository) -> Result<Guard, Error> {
     })
 }
 
+/// The pins that lie outside the common dir, which every protection needs: the workspace's own `.git` file, and the
+/// worktrees of others below the workspace.
+pub(crate) fn around(repository: &Repository) -> Result<Vec<Bind>, Error> {
+    let mut pins = Pins::default();
+    pins.pointer(repository)?;
+    pins.checkouts(repository)?;
+    Ok(pins.binds)
+}
+
 fn is(path: &Path, kind: Kind) -> Result<bool, read::Error> {
     Ok(read::lstat(path)?.is_some_and(|stamp| stamp.kind() == kind))
 }

@@ -21,4 +21,5 @@ mod todo;
 mod trees;
 mod worktrees;
 
+pub(crate) use guard::around;
 pub use guard::{CONFIG, Error, guard, limits, merge_config};

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::{capture, checked, kinds, picture, usual};
+use super::{capture, checked, kinds, picture, plant, usual};
 use crate::fixture::Scratch;
 use codeoid_hooks::shared::check::{self, Depth};
 use codeoid_hooks::tree::Keep;
@@ -222,12 +222,7 @@ fn a_full_disk_does_not_keep_the_attack_alive() {
     s.git("disk/repo", ["worktree", "add", "-q", "../feat"]);
     let baseline = capture(&s, "disk/repo");
     let config = s.text("disk/repo/.git/config");
-    s.trap("trap.sh", "PWNED");
-    let trap = s.path("trap.sh").to_str().unwrap().to_owned();
-    s.git("disk/repo", ["config", "core.fsmonitor", &trap]);
-    s.trap("disk/repo/.git/hooks/pre-commit", "PWNED");
-    s.write("disk/repo/.git/worktrees/feat/commondir", "/nowhere\n");
-    s.write("disk/repo/.git/commondir", "/nowhere\n");
+    plant(&s, "disk/repo/.git");
     // To the last byte.
     let mut filler = std::fs::File::create(s.path("disk/filler")).unwrap();
     while std::io::Write::write(&mut filler, &[0; 4096]).is_ok() {}
@@ -262,7 +257,8 @@ fn a_full_state_directory_does_not_keep_the_attack_alive() {
     while std::io::Write::write(&mut filler, &[0; 4096]).is_ok() {}
     while std::io::Write::write(&mut filler, &[0; 1]).is_ok() {}
     let state = codeoid_spec::state::StateDir::new(s.path("state"));
-    let outcome = codeoid_hooks::finish::finish(journal, &state, None).unwrap();
+    let outcome =
+        codeoid_hooks::finish::finish(journal, &state, codeoid_hooks::finish::Claims::default()).unwrap();
     assert_eq!(outcome.findings.len(), 6);
     let text = outcome.warnings.join("\n");
     assert!(text.contains("audit log") && text.contains("no copy"), "{text}");
@@ -303,15 +299,10 @@ fn permissions_that_are_taken_away_hide_nothing() {
         s.git("repo", ["commit", "-q", "-m", "sub"]);
         s.write("repo/.git/info/attributes", "* text\n");
         let baseline = capture(&s, "repo");
-        s.trap("repo/.git/hooks/pre-commit", "PWNED");
+        plant(&s, "repo/.git");
         s.trap("repo/.git/modules/sub/hooks/pre-commit", "PWNED");
-        s.write("repo/.git/commondir", "/nowhere\n");
         s.write("repo/.git/info/attributes", "* filter=x\n");
-        s.write("repo/.git/worktrees/feat/commondir", "/nowhere\n");
         s.write("repo/sub/.git", "gitdir: /nowhere\n");
-        let mut config = s.text("repo/.git/config");
-        config.push_str("[core]\n\tfsmonitor = /nowhere\n");
-        s.write("repo/.git/config", &config);
         close(&s.path(closed));
         let findings = checked(&s, &baseline);
         assert!(!s.path("repo/.git/hooks/pre-commit").exists(), "{closed}: {findings:#?}");
@@ -339,9 +330,7 @@ fn what_is_flooded_does_not_hide_the_rest() {
         std::fs::create_dir_all(module.join("objects")).unwrap();
         std::fs::write(module.join("HEAD"), "").unwrap();
     }
-    s.trap("repo/.git/hooks/pre-commit", "PWNED");
-    s.write("repo/.git/commondir", "/nowhere\n");
-    s.write("repo/.git/worktrees/feat/commondir", "/nowhere\n");
+    plant(&s, "repo/.git");
     let findings = checked(&s, &baseline);
     for kind in ["hooks-flooded", "not-judged", "commondir-planted", "entry-commondir-changed"] {
         assert!(kinds(&findings).contains(&kind), "{kind}: {:?}", kinds(&findings));
@@ -378,6 +367,43 @@ fn locks_that_would_stop_the_restore() {
     holder.wait().unwrap();
     assert_eq!(kinds(&findings), ["config-changed"]);
     assert!(!s.text("repo/.git/config").contains("fsmonitor"));
+}
+
+/// Somebody's `git log` in a pager may stay for days. A commit that waits for its editor is in the middle of something.
+#[test]
+fn a_git_that_only_reads_keeps_nothing_alive() {
+    let s = usual();
+    s.write("message", &"long\n".repeat(30_000));
+    s.git("repo", ["commit", "-q", "--allow-empty", "-F", "../message"]);
+    s.write("repo/file", &"long\n".repeat(60_000));
+    // Nobody reads what it prints, so it waits as with a pager.
+    let readers: [(&[&str], bool); 4] = [
+        (&["log"], true),
+        (&["show", "HEAD"], true),
+        (&["-c", "a.b=c", "diff"], true),
+        (&["commit", "--allow-empty"], false),
+    ];
+    for (line, only_reads) in readers {
+        let baseline = capture(&s, "repo");
+        s.write("repo/.git/refs/heads/x.lock", "");
+        s.write("repo/.git/worktrees/half/HEAD", "ref: refs/heads/half\n");
+        let mut command = s.command("repo");
+        command.args(line).env("GIT_EDITOR", "sleep 60; false").stdout(std::process::Stdio::piped());
+        // With its editor, which would outlive it.
+        let mut git = std::os::unix::process::CommandExt::process_group(&mut command, 0).spawn().unwrap();
+        let group = nix::unistd::Pid::from_raw(i32::try_from(git.id()).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(git.try_wait().unwrap().is_none(), "{line:?} does not wait: the control");
+        let findings = checked(&s, &baseline);
+        nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL).unwrap();
+        git.wait().unwrap();
+        let found = kinds(&findings);
+        println!("{line:?} {found:?}");
+        assert_eq!(found.contains(&"lock-left-behind"), only_reads, "{line:?}: {found:?}");
+        assert_eq!(found.iter().any(|kind| kind.starts_with("entry-")), only_reads, "{line:?}: {found:?}");
+        let _ = std::fs::remove_file(s.path("repo/.git/refs/heads/x.lock"));
+        let _ = std::fs::remove_dir_all(s.path("repo/.git/worktrees/half"));
+    }
 }
 
 #[test]

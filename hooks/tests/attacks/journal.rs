@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::{Picture, capture, kinds, picture, usual};
 use crate::fixture::Scratch;
-use codeoid_hooks::finish::{self, Outcome};
+use codeoid_hooks::finish::{self, Claims, Outcome};
 use codeoid_hooks::journal::{Journal, Record, store_baseline};
 use codeoid_hooks::{folder, layout};
 use codeoid_spec::audit::{Event, Line};
@@ -41,13 +41,8 @@ fn die(journal: Journal) {
 }
 
 pub(crate) fn plant(s: &Scratch) {
-    s.trap("repo/.git/hooks/pre-commit", "PWNED");
-    s.write("repo/.git/commondir", "../../nowhere\n");
-    s.write("repo/.git/worktrees/feat/commondir", "/nowhere\n");
+    super::plant(s, "repo/.git");
     s.write("repo/.git/worktrees/other/gitdir", "garbage");
-    let mut config = s.text("repo/.git/config");
-    config.push_str("[core]\n\tfsmonitor = /nowhere\n");
-    s.write("repo/.git/config", &config);
     s.write("repo/.git/index.lock", "");
 }
 
@@ -70,7 +65,8 @@ fn a_turn_is_finished_and_leaves_nothing() {
     let journal = turn(&s);
     let directory = journal.directory().to_owned();
     plant(&s);
-    let Outcome { findings, removed, warnings } = finish::finish(journal, &state(&s), None).unwrap();
+    let Outcome { findings, removed, warnings, promoted: _ } =
+        finish::finish(journal, &state(&s), Claims::default()).unwrap();
     assert_eq!(
         kinds(&findings),
         [
@@ -115,7 +111,7 @@ fn a_turn_that_lives_is_left_alone() {
     let refused = finish::turn(journal.directory(), &state(&s)).unwrap_err();
     assert!(matches!(refused.error, finish::Error::Busy { .. }));
     assert!(s.path("repo/.git/commondir").exists());
-    let _ = finish::finish(journal, &state(&s), None).unwrap();
+    let _ = finish::finish(journal, &state(&s), Claims::default()).unwrap();
 }
 
 #[test]
@@ -124,7 +120,7 @@ fn a_bundle_that_is_kept_is_finished_once() {
     let mut journal = turn(&s);
     journal.update(|record| record.keep_bundle = true).unwrap();
     let directory = journal.directory().to_owned();
-    let _ = finish::finish(journal, &state(&s), None).unwrap();
+    let _ = finish::finish(journal, &state(&s), Claims::default()).unwrap();
     assert!(directory.join("baseline.json").exists());
     assert!(finish::recover(&state(&s)).is_empty());
 }
@@ -278,7 +274,7 @@ fn nothing_outside_the_state_directory_is_removed() {
     let hostile = ["precious", "state/../precious", "state", "state/link/file"].map(|path| s.path(path));
     journal.update(|record| record.cleanup.extend(hostile)).unwrap();
     plant(&s);
-    let unfinished = finish::finish(journal, &state(&s), None).unwrap_err();
+    let unfinished = finish::finish(journal, &state(&s), Claims::default()).unwrap_err();
     assert!(matches!(unfinished.error, finish::Error::Outside { .. }));
     assert_eq!(unfinished.outcome.findings.len(), 6, "what was done is said all the same");
     assert!(!s.path("repo/.git/commondir").exists());
@@ -358,7 +354,7 @@ fn the_hook_of_a_living_turn_leaves_the_clean_up_to_it() {
     let (success, text) = hook(&state_json(journal.directory()));
     assert!(success, "{text}");
     assert!(journal.directory().exists());
-    let outcome = finish::finish(journal, &state(&s), None).unwrap();
+    let outcome = finish::finish(journal, &state(&s), Claims::default()).unwrap();
     assert_eq!(outcome.findings.len(), 6, "what the hook found is in the turn's report");
     let events: Vec<_> = audit(&s);
     let restored: Vec<_> = events.iter().filter(|l| l.event == Event::WorktreeEntryRestored).collect();

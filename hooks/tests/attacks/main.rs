@@ -43,6 +43,17 @@ pub fn usual() -> Scratch {
     s
 }
 
+/// What a turn plants in a git dir, for whoever runs git there afterwards: a hook, another common dir for it and for
+/// the worktree `feat`, a program in the configuration.
+pub fn plant(s: &Scratch, git_dir: &str) {
+    s.trap(format!("{git_dir}/hooks/pre-commit"), "PWNED");
+    s.write(format!("{git_dir}/commondir"), "/nowhere\n");
+    s.write(format!("{git_dir}/worktrees/feat/commondir"), "/nowhere\n");
+    let mut config = s.text(format!("{git_dir}/config"));
+    config.push_str("[core]\n\tfsmonitor = /nowhere\n");
+    s.write(format!("{git_dir}/config"), &config);
+}
+
 /// What a person does in the repository while a turn runs.
 pub fn human(s: &Scratch) {
     s.git("repo", ["worktree", "add", "-q", "../human", "-b", "human"]);

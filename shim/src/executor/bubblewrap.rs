@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use codeoid_spec::bundle::{self, Fleeting};
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 
@@ -22,9 +24,7 @@ use super::engine::{self, Engine};
 use super::message::Message;
 use super::stage::Overlay;
 use crate::sys::{self, Context, mount as m, process};
-
-/// Where our own program appears in the sandbox, to be init.
-const INIT: &str = "/run/codeoid-init";
+use crate::turn::stop;
 
 /// What bubblewrap's arguments cannot say.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,6 @@ pub fn arguments(
     spec: &Spec,
     skeleton: &[(PathBuf, Entry)],
     overlays: &HashMap<PathBuf, PathBuf>,
-    init: &Path,
 ) -> Result<Vec<String>, Error> {
     let mut args: Vec<String> = Vec::new();
     let mut say = |words: &[&str]| args.extend(words.iter().map(|&word| word.to_owned()));
@@ -120,7 +119,7 @@ pub fn arguments(
             say(&["--ro-bind", "/dev/null", word(path)?]);
         }
     }
-    say(&["--ro-bind", word(init)?, INIT, "--remount-ro", "/"]);
+    say(&["--remount-ro", "/"]);
     if let Some(process) = spec.process() {
         say(&["--chdir", word(process.cwd())?]);
     }
@@ -196,41 +195,59 @@ pub fn start(engine: &Engine<'_>, program: &Path) -> Result<Pid, engine::Error> 
         }
     }
     let failed = engine::Error::Bubblewrap;
-    let own = std::env::current_exe().on("readlink", "/proc/self/exe").map_err(failed)?;
     let skeleton = read_skeleton(&engine.bundle.join(rootfs)).map_err(failed)?;
     let fleeting = Fleeting::of(engine.spec).map_err(Error::from)?;
     let mut spec = engine.spec.clone();
     if let Some(mounts) = spec.mounts_mut() {
         // Bubblewrap's binds are recursive, so a mask in these namespaces is in the sandbox too; and here one whose
-        // path is gone can be left out.
-        for mask in mounts.iter().filter(|mount| fleeting.is_mask(mount)) {
+        // path is gone can be left out. Not a mask that hides what is still needed: our own state is ours to remove.
+        let own = mounts.iter().filter(|mount| mount.source().as_ref() != Some(mount.destination()));
+        let mut needed: Vec<PathBuf> = own.filter_map(|mount| mount.source().clone()).collect();
+        needed.push(engine.stage.clone());
+        let here = |mount: &Mount| {
+            let hides_needed = needed.iter().any(|path| path.starts_with(mount.destination()));
+            fleeting.is_mask(mount) && !hides_needed
+        };
+        for mask in mounts.iter().filter(|mount| here(mount)) {
             mask_here(mask).map_err(failed)?;
         }
-        mounts.retain(|mount| !fleeting.is_mask(mount));
+        mounts.retain(|mount| !here(mount));
     }
-    let mut args = arguments(&spec, &skeleton, &overlays, &own)?;
     let filter =
         engine.filter.as_ref().map(|bytes| memory_file("seccomp", bytes)).transpose().map_err(failed)?;
-    if let Some(filter) = &filter {
-        args.extend(["--seccomp".to_owned(), filter.as_raw_fd().to_string()]);
-    }
-    let arguments = memory_file("arguments", &nul_separated(&args)).map_err(failed)?;
     let init = memory_file(
         "init",
         &serde_json::to_vec(&engine.init).map_err(|error| engine::Error::Config(Box::new(error)))?,
     )
     .map_err(failed)?;
-    for fd in [&engine.status, &engine.alive, &arguments, &init].into_iter().chain(filter.as_ref()) {
+    // Executed by its descriptor: so it needs no name in the sandbox.
+    let program_of_init = open("/proc/self/exe", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+        .on("open", "/proc/self/exe")
+        .map_err(failed)?;
+    engine.wait_for_go()?;
+    // As late as can be: bubblewrap ends where a path has gone since.
+    let mut args = arguments(&spec, &skeleton, &overlays)?;
+    // Init takes the bounding set away, which needs this capability, and then this too.
+    args.extend(["--cap-add".to_owned(), "CAP_SETPCAP".to_owned()]);
+    if let Some(filter) = &filter {
+        args.extend(["--seccomp".to_owned(), filter.as_raw_fd().to_string()]);
+    }
+    let arguments = memory_file("arguments", &nul_separated(&args)).map_err(failed)?;
+    stop::at("arguments");
+    let kept = [&engine.status, &engine.alive, &arguments, &init, &program_of_init];
+    for fd in kept.into_iter().chain(&filter).chain(&engine.stderr) {
         process::keep_on_exec(fd.as_raw_fd()).on("fcntl", "F_SETFD").map_err(failed)?;
     }
-    engine.wait_for_go()?;
+    if let Some(said) = &engine.said {
+        nix::unistd::dup2_stderr(said).on("dup2", "stderr").map_err(failed)?;
+    }
     engine.send(&Message::Joinable);
     let argv = [
         "bwrap".to_owned(),
         "--args".to_owned(),
         arguments.as_raw_fd().to_string(),
         "--".to_owned(),
-        INIT.to_owned(),
+        m::fd_path(program_of_init.as_fd()),
         super::init::REEXEC.to_owned(),
         init.as_raw_fd().to_string(),
     ];
@@ -246,12 +263,12 @@ fn mask_here(mask: &Mount) -> sys::Result<()> {
     let Some(source) = mask.source() else { return Ok(()) };
     let target = mask.destination();
     let to = match m::open_path(None, target) {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => return Ok(()),
+        Err(error) if error.is_gone() => return Ok(()),
         other => other?,
     };
     let from = m::open_path(None, source)?;
-    let read_only = m::Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: false };
-    match m::bind(from.as_fd(), to.as_fd(), false, read_only, target) {
+    match m::bind_read_only(from.as_fd(), to.as_fd(), target) {
+        // Removed since: nothing can be mounted on it any more.
         Err(error) if error.errno == Errno::ENOENT => Ok(()),
         other => other,
     }
@@ -268,8 +285,7 @@ pub fn written(spec: &Spec, bundle: &Path) -> Result<String, Error> {
         }
     }
     let skeleton = read_skeleton(&bundle.join(rootfs)).map_err(|_| Error::Path(bundle.join(rootfs)))?;
-    let own = std::env::current_exe().map_err(|_| Error::Path(PathBuf::from("/proc/self/exe")))?;
-    let mut lines = arguments(spec, &skeleton, &overlays, &own)?;
+    let mut lines = arguments(spec, &skeleton, &overlays)?;
     lines.push("--".to_owned());
     lines.extend(spec.process().iter().flat_map(|process| process.args().iter().flatten().cloned()));
     Ok(lines.join("\n") + "\n")
@@ -279,7 +295,8 @@ fn nul_separated(args: &[String]) -> Vec<u8> {
     args.iter().flat_map(|word| word.bytes().chain([0])).collect()
 }
 
-fn memory_file(name: &str, bytes: &[u8]) -> sys::Result<OwnedFd> {
+/// A file in memory alone.
+pub fn memory_file(name: &str, bytes: &[u8]) -> sys::Result<OwnedFd> {
     let fd = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC)
         .on("memfd_create", name)?;
     let mut file = std::fs::File::from(fd);

@@ -57,6 +57,10 @@ pub struct Engine<'a> {
     pub id: String,
     /// The cgroups to enter: files that take a `0`.
     pub cgroups: Vec<PathBuf>,
+    /// For bubblewrap: the caller's standard error, for init, and what takes its place meanwhile.
+    pub stderr: Option<OwnedFd>,
+    /// What the runtime says on its standard error.
+    pub said: Option<OwnedFd>,
     /// The bundle's system call filter, for bubblewrap; with libcontainer init has it.
     pub filter: Option<Vec<u8>>,
     /// What starts the sandbox.
@@ -115,8 +119,8 @@ impl Engine<'_> {
     pub fn run(self) -> ! {
         let shared = self.join.iter().flat_map(|join| join.user.iter().chain([&join.mount]));
         let shared = shared.map(|fd| fd.as_raw_fd());
-        let own = [&self.status, &self.alive].map(AsRawFd::as_raw_fd);
-        let needed: Vec<_> = own.into_iter().chain(shared).collect();
+        let own = [&self.status, &self.alive].into_iter().chain(&self.stderr).chain(&self.said);
+        let needed: Vec<_> = own.map(AsRawFd::as_raw_fd).chain(shared).collect();
         let _ = process::close_all_but(&needed);
         let mut stdin = None;
         let init = match self.start(&mut stdin) {
@@ -190,8 +194,8 @@ impl Engine<'_> {
         process::duplicate_to(own.as_raw_fd(), self.alive.as_raw_fd())
             .on("dup3", "pidfd")
             .map_err(Error::Namespaces)?;
-        *stdin = streams::protect_stdin().map_err(Error::Mounts)?;
         self.cover_stage().map_err(Error::Mounts)?;
+        *stdin = streams::protect_stdin(&self.stage).map_err(Error::Mounts)?;
         match &self.runtime {
             Runtime::Libcontainer => libcontainer::start(self),
             Runtime::Bubblewrap { program } => bubblewrap::start(self, program),

@@ -62,6 +62,10 @@ pub struct Wiring {
     pub filter: Option<Vec<u8>>,
     /// Whether connections to abstract sockets outside are to be refused by Landlock.
     pub scope_abstract: bool,
+    /// The caller's standard error, where ours is the runtime's.
+    pub stderr: Option<RawFd>,
+    /// Whether capabilities are left to be dropped.
+    pub drop_capabilities: bool,
 }
 
 /// Limits of each process by itself, or of its user (getrlimit(2)).
@@ -137,6 +141,9 @@ impl Init {
 
     fn start(&self) -> Result<i32, (&'static str, Errno)> {
         self.arrange_descriptors()?;
+        if self.wiring.drop_capabilities {
+            drop_capabilities().map_err(|_| ("drop capabilities", Errno::EPERM))?;
+        }
         // For the supervisor, which renews masks from outside; soon nobody can ask us for it.
         let mounts = open("/proc/self/ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| ("open(/proc/self/ns/mnt)", errno))?;
@@ -186,6 +193,9 @@ impl Init {
     }
 
     fn arrange_descriptors(&self) -> Result<(), (&'static str, Errno)> {
+        if let Some(stderr) = self.wiring.stderr {
+            dup2_stderr(process::borrow(stderr)).map_err(|errno| ("dup2", errno))?;
+        }
         // By way of high numbers, so that neither overwrites the other.
         let high = |fd| process::duplicate_above(fd, 64).map_err(|errno| ("fcntl(F_DUPFD)", errno));
         for (from, to) in [(high(self.wiring.status)?, STATUS), (high(self.wiring.alive)?, ALIVE)] {
@@ -322,6 +332,15 @@ fn scope_abstract_sockets() -> Result<(), Errno> {
     restrict().map(drop).map_err(|_| Errno::EPERM)
 }
 
+/// Takes every capability away, also from what is executed later (capabilities(7)).
+fn drop_capabilities() -> Result<(), caps::errors::CapsError> {
+    use caps::CapSet::{Ambient, Bounding, Effective, Inheritable, Permitted};
+    // The bounding set first: that takes a capability itself.
+    [Bounding, Ambient, Inheritable, Effective, Permitted]
+        .into_iter()
+        .try_for_each(|set| caps::clear(None, set))
+}
+
 /// Whether the engine has ended: a handle on a process is readable then (pidfd_open(2)).
 fn is_orphaned(engine: RawFd) -> bool {
     let mut fds = [PollFd::new(process::borrow(engine), PollFlags::POLLIN)];
@@ -434,6 +453,8 @@ mod tests {
                 rlimits: Rlimits::default(),
                 filter: None,
                 scope_abstract: false,
+                stderr: None,
+                drop_capabilities: false,
             },
         );
         assert_eq!(init.unwrap_err().to_string(), "the command contains a NUL byte");

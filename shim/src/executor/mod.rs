@@ -133,10 +133,14 @@ impl Start<'_> {
         let clamp = |size: u64| u16::try_from(size).unwrap_or(u16::MAX);
         let window = process.console_size().map(|size| (clamp(size.height()), clamp(size.width())));
         let network = bundle::annotation(spec, annotation::NETWORK).unwrap_or("host");
-        let (in_init, by_runtime) = match self.runtime {
-            Runtime::Libcontainer => (self.filter, None),
-            Runtime::Bubblewrap { .. } => (None, self.filter),
-        };
+        let by_bubblewrap = matches!(self.runtime, Runtime::Bubblewrap { .. });
+        let (in_init, by_runtime) = if by_bubblewrap { (None, self.filter) } else { (self.filter, None) };
+        let mut said = None;
+        let mut stderr = None;
+        if by_bubblewrap {
+            said = Some(bubblewrap::memory_file("stderr", &[]).doing(what)?);
+            stderr = process::received(process::duplicate_above(2, 64).doing(what)?);
+        }
         let wiring = Wiring {
             status: theirs.as_raw_fd(),
             alive: alive.as_raw_fd(),
@@ -146,6 +150,8 @@ impl Start<'_> {
             rlimits: self.rlimits,
             filter: in_init,
             scope_abstract: network == "host" && sys::landlock_abi() >= LANDLOCK_SCOPE,
+            stderr: stderr.as_ref().map(AsRawFd::as_raw_fd),
+            drop_capabilities: by_bubblewrap,
         };
         let args = process.args().as_deref().unwrap_or_default();
         let init = Init::new(args, process.env().as_deref().unwrap_or_default(), wiring).doing(what)?;
@@ -163,6 +169,8 @@ impl Start<'_> {
             init,
             id: bundle::annotation(spec, annotation::TURN).unwrap_or("turn").to_owned(),
             cgroups: self.cgroups,
+            stderr,
+            said,
             filter: by_runtime,
             runtime: self.runtime,
         };
@@ -173,7 +181,7 @@ impl Start<'_> {
             }
             ForkResult::Parent { child } => {
                 let pidfd = process::pidfd_open(child).doing(what)?;
-                Ok(Running { child, pidfd, socket: ours, init: None })
+                Ok(Running { child, pidfd, socket: ours, init: None, said: engine.said.map(Into::into) })
             }
         }
     }

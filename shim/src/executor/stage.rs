@@ -7,6 +7,8 @@
 //!
 //! The attacker here is the previous turn: it may have left any names in the workspace and the home layer.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -14,7 +16,7 @@ use codeoid_spec::bundle::Fleeting;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::MsFlags;
-use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
 use oci_spec::runtime::Mount;
 
 use crate::sys::{self, Context, mount as m};
@@ -78,6 +80,8 @@ pub struct Stage {
     root: OwnedFd,
     /// What is left out where it is gone.
     fleeting: Fleeting,
+    /// The file systems of this sandbox alone, by device: only there is anything made.
+    own: RefCell<HashSet<u64>>,
 }
 
 impl Stage {
@@ -91,7 +95,7 @@ impl Stage {
             m::open_path(None, &at)
         };
         let root = step().map_err(|source| Error::Mount { target: PathBuf::from("/"), source })?;
-        Ok(Self { dir: dir.to_owned(), root, fleeting })
+        Ok(Self { dir: dir.to_owned(), root, fleeting, own: RefCell::default() })
     }
 
     /// Where the root of the staged tree is.
@@ -123,19 +127,25 @@ impl Stage {
         let options = parse(mount, kind)?;
         let failed = |source| Error::Mount { target: target.clone(), source };
         if options.bind {
-            let mut may_be_gone = false;
+            let (mut fleeting, mut may_be_gone) = (false, false);
             if let Some(path) = self.fleeting.depends_on(mount) {
+                fleeting = true;
                 // A mask hides what the sandbox would see; everything else is looked for on the host.
                 may_be_gone = mount.source().as_deref() == Some(path);
                 let there = m::open_path(Some(self.root.as_fd()), path);
-                if !may_be_gone && there.is_err_and(|error| is_gone(error.errno)) {
+                if !may_be_gone && there.is_err_and(|error| error.is_gone()) {
                     return Ok(true);
                 }
             }
             let source = mount.source().as_deref().ok_or(Error::NoSource { target: target.clone() })?;
+            let from = match m::open_path(None, source) {
+                Err(error) if may_be_gone && error.is_gone() => return Ok(true),
+                other => other.map_err(failed)?,
+            };
             let pin = self.fleeting.is_pin(mount);
-            return match self.bind(source, target, &options, pin) {
-                Err(error) if may_be_gone && is_gone(error.errno) => Ok(true),
+            return match self.bind(from.as_fd(), source, target, &options, pin) {
+                // It has gone since.
+                Err(error) if fleeting && error.errno == Errno::ENOENT => Ok(true),
                 other => other.map_err(failed).map(|()| true),
             };
         }
@@ -146,6 +156,7 @@ impl Stage {
                 let flags = to_flags(options.attributes.set);
                 m::mount_new(kind, kind, at.as_fd(), flags, &options.data.join(","), target)
                     .map_err(failed)?;
+                self.may_make_in(target).map_err(failed)?;
                 Ok(true)
             }
             "overlay" => {
@@ -156,23 +167,38 @@ impl Stage {
                 })?;
                 let merged = home(&overlay).map_err(failed)?;
                 let bind = Options { recursive: false, ..options };
-                self.bind(&merged, target, &bind, false).map_err(failed)?;
+                let from = m::open_path(None, &merged).map_err(failed)?;
+                self.bind(from.as_fd(), &merged, target, &bind, false).map_err(failed)?;
+                self.may_make_in(target).map_err(failed)?;
                 Ok(true)
             }
             other => Err(Error::Kind { target: target.clone(), kind: other.to_owned() }),
         }
     }
 
-    fn bind(&self, source: &Path, target: &Path, options: &Options<'_>, pin: bool) -> sys::Result<()> {
-        let from = m::open_path(None, source)?;
-        let is_dir = is_directory(from.as_fd(), source)?;
+    fn bind(
+        &self,
+        from: BorrowedFd<'_>,
+        source: &Path,
+        target: &Path,
+        options: &Options<'_>,
+        pin: bool,
+    ) -> sys::Result<()> {
+        let is_dir = stat(from, source)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
         let to =
             if pin { m::open_path(Some(self.root.as_fd()), target)? } else { self.target(target, is_dir)? };
-        m::bind(from.as_fd(), to.as_fd(), options.recursive, options.attributes, source)
+        m::bind(from, to.as_fd(), options.recursive, options.attributes, source)
     }
 
-    /// Opens a mount target in the staged tree; what is missing is made (only a fresh tmpfs allows that: all
-    /// that comes from the host is mounted read-only first, or is named with a path that exists).
+    /// What is mounted at `target` is the sandbox's alone.
+    fn may_make_in(&self, target: &Path) -> sys::Result<()> {
+        let mounted = m::open_path(Some(self.root.as_fd()), target)?;
+        self.own.borrow_mut().insert(stat(mounted.as_fd(), target)?.st_dev);
+        Ok(())
+    }
+
+    /// Opens a mount target in the staged tree. What is missing is made in a file system of the sandbox's own, and
+    /// nowhere else (ENOENT): a directory of the host that is to be written would keep it.
     fn target(&self, path: &Path, directory: bool) -> sys::Result<OwnedFd> {
         match m::open_path(Some(self.root.as_fd()), path) {
             Err(error) if error.errno == Errno::ENOENT => {}
@@ -186,6 +212,10 @@ impl Stage {
                 .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH);
             let next = match openat2(at.as_fd(), *part, how) {
                 Err(Errno::ENOENT) => {
+                    let device = stat(at.as_fd(), path)?.st_dev;
+                    if !self.own.borrow().contains(&device) {
+                        return Err(sys::Error::new("openat2", path.display(), Errno::ENOENT));
+                    }
                     if index + 1 == parts.len() && !directory {
                         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
                         nix::fcntl::openat(at.as_fd(), *part, flags, Mode::from_bits_truncate(0o644))
@@ -204,14 +234,8 @@ impl Stage {
     }
 }
 
-/// Whether nothing is there. Where the caller may not look, the turn may not either.
-const fn is_gone(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES)
-}
-
-fn is_directory(fd: BorrowedFd<'_>, what: &Path) -> sys::Result<bool> {
-    let stat = nix::sys::stat::fstat(fd).on("fstat", what.display())?;
-    Ok(stat.st_mode & libc::S_IFMT == libc::S_IFDIR)
+fn stat(fd: BorrowedFd<'_>, what: &Path) -> sys::Result<FileStat> {
+    fstat(fd).on("fstat", what.display())
 }
 
 /// The layers of an overlay mount, as its options name them.

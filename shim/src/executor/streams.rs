@@ -39,7 +39,8 @@ pub struct Kept(OwnedFd);
 
 /// Replaces a stdin that is a file by one that was opened on a read-only mount of that file. `None` where that
 /// is not needed, or not possible: a file that has no name any more.
-pub fn protect_stdin() -> sys::Result<Option<Kept>> {
+/// `stage` is a private tmpfs.
+pub fn protect_stdin(stage: &Path) -> sys::Result<Option<Kept>> {
     let stdin = process::borrow(0);
     let stat = fstat(stdin).on("fstat", "stdin")?;
     let flags = OFlag::from_bits_truncate(fcntl(stdin, FcntlArg::F_GETFL).on("fcntl", "stdin")?);
@@ -48,12 +49,11 @@ pub fn protect_stdin() -> sys::Result<Option<Kept>> {
     }
     let path = std::fs::read_link("/proc/self/fd/0").on("readlink", "stdin")?;
     let Some(named) = same_file(&path, &stat) else { return Ok(None) };
-    let tree = m::open_tree(named.as_fd(), false, &path)?;
-    let read_only = m::Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: false };
-    m::set_attributes(tree.as_fd(), read_only, &path)?;
-    let link = m::fd_path(tree.as_fd());
-    let twin = nix::fcntl::open(link.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
-        .on("open", path.display())?;
+    let at = stage.join("stdin");
+    std::fs::File::create_new(&at).on("open", at.display())?;
+    m::bind_read_only(named.as_fd(), m::open_path(None, &at)?.as_fd(), &path)?;
+    let twin = nix::fcntl::open(&at, OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW, Mode::empty())
+        .on("open", at.display())?;
     let offset = lseek(stdin, 0, Whence::SeekCur).on("lseek", "stdin")?;
     lseek(&twin, offset, Whence::SeekSet).on("lseek", path.display())?;
     let copy = process::duplicate_above(0, 64).on("fcntl", "stdin")?;

@@ -31,6 +31,12 @@ impl Error {
     pub fn new(call: &'static str, on: impl fmt::Display, errno: Errno) -> Self {
         Self { call, on: on.to_string(), errno }
     }
+
+    /// Whether nothing is at the path that was asked for. Where the caller may not look, a turn, which runs as the
+    /// caller with less, may not either: nothing is there for it.
+    pub const fn is_gone(&self) -> bool {
+        matches!(self.errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES)
+    }
 }
 
 impl fmt::Display for Error {

@@ -136,6 +136,24 @@ pub fn bind(
     move_mount(tree.as_fd(), target, what)
 }
 
+/// Binds a file or an empty directory read-only. Without mount_setattr(2), before Linux 5.12, the mount is made
+/// read-only once it is attached: for namespaces in which nobody looks yet.
+pub fn bind_read_only(source: BorrowedFd<'_>, target: BorrowedFd<'_>, what: &Path) -> Result<()> {
+    let tree = open_tree(source, false, what)?;
+    let read_only = Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: false };
+    match set_attributes(tree.as_fd(), read_only, what) {
+        Err(error) if error.errno == Errno::ENOSYS => {
+            move_mount(tree.as_fd(), target, what)?;
+            let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+            // The descriptor stands for this very mount, whatever lies above it by now.
+            let link = fd_path(tree.as_fd());
+            mount(None::<&str>, link.as_str(), None::<&str>, flags, None::<&str>)
+                .on("mount", format_args!("{}, MS_REMOUNT|MS_BIND|MS_RDONLY", what.display()))
+        }
+        other => other.and_then(|()| move_mount(tree.as_fd(), target, what)),
+    }
+}
+
 /// Mounts a new file system on the directory at `target` (mount(2)); `data` is what the file system takes.
 pub fn mount_new(
     fstype: &str,

@@ -192,3 +192,46 @@ pub fn owning_user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd> {
     // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+/// A timer that interrupts system calls that block (EINTR), again and again until it is dropped (setitimer(2)). For a
+/// call that cannot be waited for together with signals.
+#[derive(Debug)]
+pub struct Interruptions(());
+
+impl Interruptions {
+    /// Interrupts once in such a time.
+    pub fn every(period: std::time::Duration) -> Result<Self> {
+        use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, sigaction};
+        extern "C" fn nothing(_: libc::c_int) {}
+        // No SA_RESTART: the call is to end.
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing.
+        unsafe { sigaction(Signal::SIGALRM, &action) }.on("sigaction", "SIGALRM")?;
+        let this = Self(());
+        let mut alarm = SigSet::empty();
+        alarm.add(Signal::SIGALRM);
+        alarm.thread_unblock().on("sigprocmask", "SIGALRM")?;
+        set_timer(period)?;
+        Ok(this)
+    }
+}
+
+impl Drop for Interruptions {
+    fn drop(&mut self) {
+        // The timer first: the signal's own action ends the process.
+        let _ = set_timer(std::time::Duration::ZERO);
+        // SAFETY: SIG_DFL is always valid.
+        unsafe { libc::signal(libc::SIGALRM, libc::SIG_DFL) };
+    }
+}
+
+fn set_timer(period: std::time::Duration) -> Result<()> {
+    let time = libc::timeval {
+        tv_sec: libc::time_t::try_from(period.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_usec: libc::suseconds_t::from(period.subsec_micros() as i32),
+    };
+    let timer = libc::itimerval { it_interval: time, it_value: time };
+    // SAFETY: the kernel reads a live structure.
+    let done = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+    Errno::result(done).map(drop).on("setitimer", "ITIMER_REAL")
+}

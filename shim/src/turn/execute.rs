@@ -1,15 +1,19 @@
 //! Bundle -> executor: runs a bundle that lies in a directory, and waits for its end. Everything is read from
 //! `config.json`; a turn's own bundle and one that was written down before take the same way.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use codeoid_spec::bundle::{self, annotation};
+use codeoid_spec::bundle::{self, Watched, annotation};
 use codeoid_spec::host::Host;
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::network::Rules;
 use codeoid_spec::report::Exit;
-use oci_spec::runtime::Spec;
+use nix::sys::signal::Signal;
+use oci_spec::runtime::{Mount, Spec};
 
 use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
@@ -43,6 +47,8 @@ pub struct Execution<'a> {
     pub on_loss: Box<dyn FnMut()>,
     /// Called for each destination that the network proxy refused.
     pub on_refusal: Box<dyn FnMut(&Refusal)>,
+    /// Called once, when the turn has run for a moment.
+    pub on_lasting: Option<Box<dyn FnOnce()>>,
 }
 
 /// How it ended.
@@ -69,6 +75,7 @@ impl Execution<'_> {
         before: impl FnOnce(bool) -> Result<(), Failure>,
         beside: impl FnOnce(&Locked<'_>, &[String]) -> Result<(), Failure>,
     ) -> Result<Executed, Failure> {
+        let started = Instant::now();
         let spec = self.spec;
         let profile = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
         let cache = self.host.runtime.join("layers");
@@ -88,7 +95,16 @@ impl Execution<'_> {
         let home = bundle::annotation(spec, annotation::HOME_HIDES).map(str::to_owned);
 
         let session = Session::new(&self.host.state, session);
-        let lock = session.lock()?;
+        let until = timeout.map(|limit| started + limit);
+        let given_up = || {
+            let late = until.is_some_and(|until| Instant::now() >= until);
+            let signal = self.signals.ending();
+            signal.map(|signal| (signal, false)).or_else(|| late.then_some((Signal::SIGKILL, true)))
+        };
+        let lock = match session.lock_unless(given_up)? {
+            ControlFlow::Continue(lock) => lock,
+            ControlFlow::Break((signal, late)) => return Ok(Executed::never(signal, late, weaker)),
+        };
         let neighbours = home.as_ref().map_or(Neighbours::None, |home| lock.neighbours(home));
         let join = match neighbours {
             Neighbours::None => None,
@@ -111,7 +127,13 @@ impl Execution<'_> {
             }
         };
         // What is there is looked at before it is mounted: whatever takes its place later is another thing.
-        let mut watch = Watch::new(pins, absent, masks, sockets, Box::new(on_alarm));
+        let spec = &*with_late_masks(spec, self.host)?;
+        let masked: HashSet<&PathBuf> = spec.mounts().iter().flatten().map(Mount::destination).collect();
+        let is_masked = |path: &PathBuf| masked.contains(path);
+        let mut watch = Watch::new(pins, absent, (masks, sockets), is_masked, Box::new(on_alarm));
+        if let Some(then) = self.on_lasting {
+            watch.when_armed(then);
+        }
         if let (Some(neighbour), Some(home)) = (&join, &home) {
             lock.register_early(turn, neighbour, home)?;
         }
@@ -158,12 +180,13 @@ impl Execution<'_> {
             neighbour = None;
             registered
         };
-        let ended = running.wait(joinable, self.signals, terminal, timeout, &mut watch, &mut network);
+        let ended = running.wait(joinable, self.signals, terminal, until, &mut watch, &mut network);
         network.end();
         session::unregister(&session, turn);
         drop(neighbour);
         if home.is_some()
-            && let Ok(_lock) = session.lock()
+            // Whoever has it is a turn that starts: then it is not the last one that ends here.
+            && let Some(_lock) = session.try_lock()
             && !session.is_alive()
         {
             layers::forget_volatile(&session.home_work());
@@ -181,6 +204,15 @@ impl Execution<'_> {
 }
 
 impl Executed {
+    /// The end of a turn while it waited for another one of its session.
+    fn never(signal: Signal, late: bool, weaker: Vec<String>) -> Self {
+        let what = if late { "the time limit" } else { signal.as_str() };
+        let sentence =
+            format!("{what} ended the turn while it waited for another one of its session to start");
+        let exit = Exit { code: None, signal: Some(signal as i32) };
+        Self { exit, exec_error: None, weaker, warnings: vec![sentence] }
+    }
+
     /// The exit code that the shim hands on; an error where the command could not be executed.
     pub fn code(&self, command: &str) -> Result<u8, Failure> {
         let Some(errno) = self.exec_error.map(nix::errno::Errno::from_raw) else {
@@ -205,6 +237,33 @@ fn rules(spec: &Spec) -> Result<Option<Rules>, Failure> {
     let what = "read the bundle";
     let list = bundle::strings(spec, annotation::NETWORK_ALLOW).doing(what)?;
     Rules::parse(list.iter().map(String::as_str)).doing(what).map(Some)
+}
+
+/// The bundle with the masks that are not written down: of sockets, and of what has been made since it was planned.
+fn with_late_masks<'a>(spec: &'a Spec, host: &Host) -> Result<Cow<'a, Spec>, Failure> {
+    use std::os::unix::fs::FileTypeExt;
+    if [annotation::WATCH_MASKS, annotation::WATCH_SOCKETS]
+        .iter()
+        .all(|name| bundle::annotation(spec, name).is_none())
+    {
+        return Ok(Cow::Borrowed(spec));
+    }
+    let (no_file, no_directory) = layers::stand_ins(&host.layers)?;
+    let mut nothing = |path: &Path, watched| {
+        let kind = path.symlink_metadata().ok()?.file_type();
+        match watched {
+            // No mount can lie on it; what it leads to is hidden under its own name.
+            Watched::Hidden if kind.is_symlink() => None,
+            Watched::Hidden if kind.is_dir() => Some(no_directory.clone()),
+            Watched::Hidden => Some(no_file.clone()),
+            Watched::Socket => kind.is_socket().then(|| no_file.clone()),
+        }
+    };
+    let masks = bundle::late_masks(spec, &mut nothing).doing("read the bundle")?;
+    let mut spec = spec.clone();
+    let mounts = spec.mounts().iter().flatten().cloned().chain(masks).collect();
+    spec.set_mounts(Some(mounts));
+    Ok(Cow::Owned(spec))
 }
 
 /// How a turn's limits are held.

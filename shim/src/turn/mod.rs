@@ -2,10 +2,11 @@
 //! bottom; every decision is made here or above, none below.
 
 mod execute;
+pub mod live;
 mod oci;
 mod planned;
 mod sessions;
-mod stop;
+pub mod stop;
 mod written;
 
 use std::cell::{OnceCell, RefCell};
@@ -13,14 +14,15 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use codeoid_hooks::finish::{self, Outcome};
-use codeoid_hooks::folder::{self, Prepared};
+use codeoid_hooks::finish::{self, Claims, Outcome};
+use codeoid_hooks::folder;
 use codeoid_hooks::journal::{self, Journal};
-use codeoid_hooks::shared;
 use codeoid_hooks::shared::baseline::{self, Baseline};
 use codeoid_hooks::shared::check::Depth;
+use codeoid_hooks::{shadow, shared};
 use codeoid_spec::audit::Event;
 use codeoid_spec::bundle;
+use codeoid_spec::git::Protection;
 use codeoid_spec::host::Host;
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::plan::Plan;
@@ -44,6 +46,7 @@ pub use sessions::{check_repository, close_session, forked_folders, open_session
 pub use written::write_bundle;
 
 use execute::{Executed, Execution};
+use live::Importer;
 
 /// Runs a turn and returns the exit code.
 pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Result<u8, Failure> {
@@ -99,8 +102,12 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
         let ms = |from: Duration, to: Duration| (to - from).as_secs_f64() * 1000.0;
         let mut limits = weaker;
         if let Some(guard) = &plan.guard {
-            limits.extend(shared::limits(guard).doing("state the limits")?);
+            limits.extend(match guard.protection {
+                Protection::Shared => shared::limits(guard).doing("state the limits")?,
+                Protection::Shadow => shadow::limits(&guard.repository),
+            });
         }
+        let promoted = std::mem::take(&mut outcome.promoted);
         target.write(&TurnReport {
             version: 1,
             session: plan.session.clone(),
@@ -112,7 +119,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
             exit: executed.exit,
             coverage,
             findings: outcome.findings,
-            promoted: Vec::new(),
+            promoted,
             containers_removed: 0,
             warnings,
             timing_ms: Timing {
@@ -130,10 +137,12 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
 struct Opened {
     planned: Planned,
     journal: Journal,
-    prepared: Option<Prepared>,
+    claims: Claims,
     warnings: Vec<String>,
     /// What was found while the turn ran.
     early: Rc<RefCell<Vec<Finding>>>,
+    /// Imports while the turn runs.
+    importer: Rc<RefCell<Option<Importer>>>,
 }
 
 /// Takes the baseline of git's bookkeeping, and writes it and the bundle to the turn's directory: from then on
@@ -141,7 +150,9 @@ struct Opened {
 fn record(plan: &Plan, journal: &Journal, spec: &Spec) -> Result<Option<Baseline>, Failure> {
     let what = "write the bundle";
     spec.save(journal.directory().join("config.json")).doing(what)?;
-    let Some(guard) = &plan.guard else { return Ok(None) };
+    let Some(guard) = plan.guard.as_ref().filter(|guard| guard.protection == Protection::Shared) else {
+        return Ok(None);
+    };
     let what = "take the baseline of git's bookkeeping";
     let writable = plan.mounts.iter().filter(|mount| mount.rule == "write");
     let writable: Vec<_> = writable.map(|mount| mount.target.clone()).collect();
@@ -174,15 +185,23 @@ impl Opened {
                     Ok(prepared) => Some(prepared),
                     Err(failure) => {
                         // Nothing has run: what was made goes again.
-                        let _ = finish::finish(journal, &state, None);
+                        let _ = finish::finish(journal, &state, Claims::default());
                         return Err(failure);
                     }
                 }
             }
             None => None,
         };
-        let mut opened = Self { planned, journal, prepared, warnings: Vec::new(), early: Rc::default() };
-        if let (Some(prepared), Some(repository)) = (&opened.prepared, &repository) {
+        let claims = Claims { folders: prepared, shadow: None };
+        let mut opened = Self {
+            planned,
+            journal,
+            claims,
+            warnings: Vec::new(),
+            early: Rc::default(),
+            importer: Rc::default(),
+        };
+        if let (Some(prepared), Some(repository)) = (&opened.claims.folders, &repository) {
             warnings.extend(prepared.warnings.iter().cloned());
             if prepared.folders != repository.session_folders {
                 let folders = prepared.folders.clone();
@@ -190,7 +209,26 @@ impl Opened {
             }
         }
         opened.warnings = warnings;
-        Ok(opened)
+        match opened.shadow() {
+            Ok(()) => Ok(opened),
+            Err(failure) => {
+                let _ = opened.finish();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Builds or refreshes the session's shadow of the repository, where that is how it is protected.
+    fn shadow(&mut self) -> Result<(), Failure> {
+        let Planned { host, plan } = &self.planned;
+        let Some(record) = planned::shadow_record(host, plan) else { return Ok(()) };
+        let what = "make the session's view of the git dir";
+        record.store(self.journal.directory()).doing(what)?;
+        let (claim, warnings) = shadow::prepare(&record).doing(what)?;
+        self.claims.shadow = Some(claim);
+        self.warnings.extend(warnings);
+        stop::at("shadow");
+        Ok(())
     }
 
     /// Makes what the bundle refers to.
@@ -234,6 +272,10 @@ impl Opened {
                 }
             }
         };
+        let on_lasting = self.claims.shadow.is_some().then(|| {
+            let (importer, dir, state) = (Rc::clone(&self.importer), dir.to_owned(), state.clone());
+            Box::new(move || *importer.borrow_mut() = Importer::start(&dir, &state)) as Box<dyn FnOnce()>
+        });
         let execution = Execution {
             host,
             dir,
@@ -244,6 +286,7 @@ impl Opened {
             quiet,
             on_loss: Box::new(on_loss),
             on_refusal: record_refusals(host, &plan.session, &plan.turn, repository),
+            on_lasting,
         };
         let warnings = &mut self.warnings;
         let before = |shared: bool| {
@@ -281,9 +324,11 @@ impl Opened {
 
     /// What was found and done, and what is left undone.
     fn finish(self) -> (Outcome, Option<Failure>) {
+        // What it is doing it does to its end; nothing changes the shadow any more.
+        drop(self.importer.take());
         let kept = self.journal.record().keep_bundle.then(|| self.journal.directory().to_owned());
         let state = &self.planned.host.state;
-        let finished = finish::finish_stepwise(self.journal, state, self.prepared, || stop::at("restored"));
+        let finished = finish::finish_stepwise(self.journal, state, self.claims, || stop::at("restored"));
         if let Some(kept) = kept {
             let _ = std::fs::remove_dir(kept.join("stage"));
             say(&format!("the bundle is kept in {}", kept.display()));
@@ -350,6 +395,10 @@ pub fn say_restored(findings: &[Finding]) {
         let word = match finding.action {
             Action::Restored => "restored",
             Action::Removed => "removed",
+            Action::Reported if shadow::is_told(&finding.kind) => {
+                say(&finding.detail);
+                continue;
+            }
             Action::Reported => continue,
         };
         say(&format!("{word} {}: {}", finding.path.display(), finding.detail));

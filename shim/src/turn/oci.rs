@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use codeoid_hooks::finish;
+use codeoid_hooks::finish::{self, Claims};
 use codeoid_hooks::journal::{self, Journal};
 use codeoid_spec::bundle::{self, annotation};
 use codeoid_spec::id::{SessionId, TurnId};
@@ -55,11 +55,12 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
         quiet: false,
         on_loss: Box::new(|| ()),
         on_refusal: super::record_refusals(&host, &session, &turn, None),
+        on_lasting: None,
     };
     let executed = execution.run(&session, &turn, |_| Ok(()), |_, _| Ok(()));
     // The repository by the baseline in the bundle, then what this run made.
     let checked = finish::bundle(&dir, &host.state, Some(&session)).doing("check the repository");
-    let cleaned = finish::finish(journal, &host.state, None).doing("clean up");
+    let cleaned = finish::finish(journal, &host.state, Claims::default()).doing("clean up");
     let command = spec.process().as_ref().and_then(|process| process.args().as_ref()?.first().cloned());
     let executed = executed?;
     for sentence in &executed.weaker {

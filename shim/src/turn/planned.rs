@@ -3,8 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use codeoid_hooks::{layout, roots, shared};
-use codeoid_spec::git::Guard;
+use codeoid_hooks::shadow::Place;
+use codeoid_hooks::{layout, roots, shadow, shared};
+use codeoid_spec::git::{Guard, Protection};
 use codeoid_spec::host::{Cached, Host, HostTree};
 use codeoid_spec::id::TurnId;
 use codeoid_spec::plan::{self, Plan};
@@ -96,7 +97,28 @@ fn guard(policy: &Policy, host: &Host, workspace: &Path) -> Result<Option<Guard>
     // Now that it is known: a root inside git's own directory is none.
     context.common_dir = Some(repository.common_dir.clone());
     validate(&context)?;
-    shared::guard(&repository).doing(what).map(Some)
+    match policy.protection.value {
+        Protection::Shared => shared::guard(&repository).doing(what).map(Some),
+        Protection::Shadow => {
+            let place = Place::of(&host.state, &policy.session.value, &repository.common_dir);
+            let guard = shadow::guard(&repository, &place).doing(what);
+            guard.map(Some).map_err(|failure| failure.hint("use --git-protection shared"))
+        }
+    }
+}
+
+/// What an import of the session's shadow has to know; `None` where the repository is not protected that way.
+pub fn shadow_record(host: &Host, plan: &Plan) -> Option<shadow::Record> {
+    let guard = plan.guard.as_ref().filter(|guard| guard.protection == Protection::Shadow)?;
+    let writable =
+        plan.mounts.iter().filter(|mount| matches!(mount.rule, "write" | "workspace" | "session-folder"));
+    Some(shadow::Record {
+        version: shadow::VERSION,
+        place: Place::of(&host.state, &plan.session, &guard.repository.common_dir),
+        session: plan.session.clone(),
+        repository: guard.repository.clone(),
+        writable: writable.map(|mount| mount.target.clone()).collect(),
+    })
 }
 
 /// Without a single capability uid 0 is an ordinary user: it cannot write what belongs to others.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use codeoid_hooks::finish::{self, Outcome};
 use codeoid_hooks::shared::baseline;
 use codeoid_hooks::shared::check::Depth;
-use codeoid_hooks::{folder, layout, shared};
+use codeoid_hooks::{folder, layout, shadow, shared};
 use codeoid_spec::audit::Event;
 use codeoid_spec::host::Host;
 use codeoid_spec::id::SessionId;
@@ -108,6 +108,10 @@ pub fn close_session(host: &Host, id: &SessionId) -> Result<Closed, Failure> {
         return Err(Failure::new(what(), "one of its turns is running").hint("wait for its end, or stop it"));
     }
     let record = session.record()?;
+    let imported = shadow::close(session.dir(), &host.state).doing(what())?;
+    for warning in &imported.warnings {
+        super::say(&format!("note: {warning}"));
+    }
     // A workspace that is gone has nothing to check.
     let workspace = record.as_ref().and_then(|record| record.workspace.clone()).filter(|path| path.is_dir());
     let findings = match workspace {
@@ -116,6 +120,7 @@ pub fn close_session(host: &Host, id: &SessionId) -> Result<Closed, Failure> {
         }
         None => Vec::new(),
     };
+    let findings: Vec<Finding> = findings.into_iter().chain(imported.findings).collect();
     let folders = record.as_ref().map(|record| record.worktree_folders.clone()).unwrap_or_default();
     let removed = folder::release(&folders, &host.state, id, None).doing(what())?;
     let kept = folders.into_iter().filter(|folder| folder.exists()).collect();

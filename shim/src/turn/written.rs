@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use codeoid_hooks::shared::baseline;
-use codeoid_hooks::{folder, journal};
+use codeoid_hooks::{folder, journal, shadow};
 use codeoid_spec::audit::Event;
 use codeoid_spec::bundle;
 use codeoid_spec::policy::{Home, Policy};
@@ -72,14 +72,33 @@ pub fn write_bundle(
                 Failure::new(what(), prepared.warnings.join("; ")).hint("leave that worktree root out")
             );
         }
-        let baseline = baseline::capture(guard, &[]).doing(what())?;
-        journal::store_baseline(&output, &baseline).doing(what())?;
+        match super::planned::shadow_record(&host, &plan) {
+            Some(record) => {
+                record.store(&output).doing(what())?;
+                let (claim, warnings) = shadow::prepare(&record).doing(what())?;
+                claim.end();
+                for warning in warnings {
+                    super::say(&format!("warning: {warning}"));
+                }
+            }
+            None => {
+                let baseline = baseline::capture(guard, &[]).doing(what())?;
+                journal::store_baseline(&output, &baseline).doing(what())?;
+            }
+        }
     }
     let layout = layers::make(&plan, &host, Some(&output))?;
     let session = Session::new(&host.state, &plan.session);
     if layout.home.is_some() && !session.is_alive() {
         // A turn that was killed may have left it.
         layers::forget_volatile(&session.home_work());
+    }
+    for socket in bundle::unwritten(&plan) {
+        super::say(&format!(
+            "warning: {}: this socket lies where the turn may write, and codeoid-shim alone hides it; run by another \
+             runtime, the turn reaches what listens there",
+            socket.display()
+        ));
     }
     let spec = bundle::config(&plan, &layout).doing(what())?;
     spec.save(output.join("config.json")).doing(what())?;

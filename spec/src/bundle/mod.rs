@@ -54,7 +54,8 @@ pub mod annotation {
     pub const NETWORK_PROXY: &str = "dev.codeoid.network.proxy";
     /// Paths whose mask lies on a path that the host may replace, as a JSON array: to be watched.
     pub const WATCH_MASKS: &str = "dev.codeoid.watch.masks";
-    /// The host's sockets that are masked, as a JSON array: to be watched likewise, if the turn is not over before.
+    /// The host's sockets that are hidden, as a JSON array: to be watched likewise, if the turn is not over before.
+    /// Those that lie in a directory that the turn may write have no mask among the mounts; executors add it.
     pub const WATCH_SOCKETS: &str = "dev.codeoid.watch.sockets";
     /// Mount points whose loss ends git's protection, as a JSON array: to be watched.
     pub const WATCH_PINS: &str = "dev.codeoid.watch.pins";
@@ -193,15 +194,63 @@ fn mounts(plan: &Plan, layout: &Layout) -> Result<Vec<oci_spec::runtime::Mount>,
             MountBuilder::default().destination(&mount.target).typ(kind).source(source).options(options);
         list.push(mount.build()?);
     }
-    for path in &plan.masked {
-        let nothing =
-            if layout.masked_directories.contains(path) { &layout.no_directory } else { &layout.no_file };
-        utf8(path)?;
-        let options = vec!["bind".to_owned(), "ro".to_owned()];
-        let mount = MountBuilder::default().destination(path).typ("bind").source(nothing).options(options);
-        list.push(mount.build()?);
+    let late = unwritten(plan);
+    for path in plan.masked.iter().filter(|path| !late.contains(path)) {
+        let directory = layout.masked_directories.contains(path);
+        list.push(mask(path, if directory { &layout.no_directory } else { &layout.no_file })?);
     }
     Ok(list)
+}
+
+fn mask(path: &Path, nothing: &Path) -> Result<Mount, Error> {
+    utf8(path)?;
+    let options = vec!["bind".to_owned(), "ro".to_owned()];
+    Ok(MountBuilder::default().destination(path).typ("bind").source(nothing).options(options).build()?)
+}
+
+/// Sockets of the host whose mask is not in the bundle's mounts: those in a directory that the turn may write. A
+/// runtime makes a mount point that is missing; run when the socket is gone, it would make one there, on the host. The
+/// annotation [`annotation::WATCH_SOCKETS`] has them, and [`late_masks`] gives their masks.
+#[must_use]
+pub fn unwritten(plan: &Plan) -> Vec<&PathBuf> {
+    let writable = |path: &Path| {
+        let around = plan.mounts.iter().rev().find(|mount| mount.covers(path));
+        around.is_some_and(|mount| matches!(mount.kind, Kind::Bind { access: Access::Write, .. }))
+    };
+    plan.sockets.iter().filter(|path| writable(path)).collect()
+}
+
+/// What hangs on a path that the host may have made or replaced since the bundle was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watched {
+    /// A hidden path, whatever is there.
+    Hidden,
+    /// The socket of somebody outside.
+    Socket,
+}
+
+/// The masks that a bundle's mounts lack, for an executor that never makes a mount point on the host: of sockets, and of
+/// what has been made since. `nothing` names what is to be seen at a path instead; `None`: nothing has to be hidden
+/// there now.
+///
+/// # Errors
+/// When a list is not a JSON array of strings.
+pub fn late_masks(
+    spec: &Spec,
+    nothing: &mut dyn FnMut(&Path, Watched) -> Option<PathBuf>,
+) -> Result<Vec<Mount>, Error> {
+    let known: HashSet<&PathBuf> = spec.mounts().iter().flatten().map(Mount::destination).collect();
+    let mut masks = Vec::new();
+    for (list, watched) in
+        [(annotation::WATCH_MASKS, Watched::Hidden), (annotation::WATCH_SOCKETS, Watched::Socket)]
+    {
+        for path in paths(spec, list)?.iter().filter(|path| !known.contains(path)) {
+            if let Some(nothing) = nothing(path, watched) {
+                masks.push(mask(path, &nothing)?);
+            }
+        }
+    }
+    Ok(masks)
 }
 
 fn overlay(plan: &Plan, layout: &Layout, cover: usize) -> Result<Vec<String>, Error> {

@@ -1,0 +1,373 @@
+//! Import: what a session did in its shadow comes to the host, by value.
+//!
+//! The order is that of which a kill at any point leaves nothing worse than work that is staged already: objects,
+//! connectivity, locks, then of each unit the index, the branch, HEAD; then other refs, creations before deletions; then
+//! the record of what both sides agree on. Everything is a comparison with that record, so it can be done again.
+
+mod references;
+mod rescue;
+mod snapshot;
+mod units;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use codeoid_spec::git::Repository;
+use codeoid_spec::report::{Action, Finding};
+use gix::ObjectId;
+use gix::bstr::{BStr, BString, ByteSlice as _};
+
+pub(crate) use rescue::rescue;
+use snapshot::Snapshot;
+
+use super::base::{Base, MAIN};
+use super::git::Git;
+use super::objects::Store;
+use super::place::Place;
+use super::refs::{self, Refs, Target};
+use super::{Error, settings, stash, unit};
+use crate::bytes::Bytes;
+use crate::lock::{self, Mode};
+use crate::read::{self, Dir, POINTER_LIMIT};
+use crate::text::printable;
+
+/// What git on the host calls the changes in its reflogs.
+const MESSAGE: &str = "codeoid-shim: import from a session";
+/// Below it, for each session, is what could not be brought to where the session has it.
+const KEPT: &str = "refs/codeoid/";
+
+/// When an import runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// A turn of the session lives: no deletions, and nothing of the checkout that its user works in, too.
+    Live,
+    /// No turn of the session lives.
+    Ended,
+}
+
+/// What an import did.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Imported {
+    /// Refs and entries that came to the host, each in a few words.
+    pub promoted: Vec<String>,
+    /// What could not come, and why.
+    pub findings: Vec<Finding>,
+    /// What the user should know besides.
+    pub warnings: Vec<String>,
+}
+
+/// What is needed to import a shadow.
+pub(crate) struct Import<'a> {
+    place: &'a Place,
+    repository: &'a Repository,
+    git: &'a Git,
+    /// The session's name in refs.
+    session: &'a str,
+    when: When,
+    host: Dir,
+    shadow: Dir,
+    kind: gix::hash::Kind,
+    base: Base,
+    base_refs: Refs,
+    done: Imported,
+    /// Branches that belong to a unit that was not brought over.
+    held: BTreeSet<BString>,
+    refused: BTreeMap<ObjectId, String>,
+}
+
+/// Imports a shadow. The caller has its lock.
+pub(crate) fn run(
+    place: &Place,
+    repository: &Repository,
+    git: &Git,
+    session: &str,
+    repository_lock: &Path,
+    when: When,
+) -> Result<Imported, Error> {
+    let Some(base) = Base::load(place)? else { return Ok(Imported::default()) };
+    let host = Dir::open(&repository.common_dir)?;
+    let kind = super::hash_kind(&host)?;
+    let shadow = match Dir::open(&place.git()) {
+        Ok(shadow) if super::is_whole(&shadow)? => shadow,
+        Ok(_) | Err(read::Error::NotDirectory { .. }) => return Ok(destroyed(repository)),
+        Err(error) if error.errno() == Some(nix::errno::Errno::ENOENT) => return Ok(destroyed(repository)),
+        Err(error) => return Err(error.into()),
+    };
+    let base_refs = Refs::from_text(&base.refs.0);
+    let mut import = Import {
+        place,
+        repository,
+        git,
+        session,
+        when,
+        host,
+        shadow,
+        kind,
+        base,
+        base_refs,
+        done: Imported::default(),
+        held: BTreeSet::new(),
+        refused: BTreeMap::new(),
+    };
+    import.all(repository_lock)?;
+    Ok(import.done)
+}
+
+fn destroyed(repository: &Repository) -> Imported {
+    let detail = "the session destroyed its view of the git dir; the host's was never touched, and what was not \
+                  brought over before is kept in the session's state";
+    Imported {
+        findings: vec![finding("shadow-destroyed", None, &repository.common_dir, detail)],
+        ..Imported::default()
+    }
+}
+
+fn finding(kind: &str, entry: Option<&str>, path: &Path, detail: &str) -> Finding {
+    Finding {
+        kind: kind.to_owned(),
+        entry: entry.map(str::to_owned),
+        path: crate::text::reportable(path),
+        action: Action::Reported,
+        detail: printable(detail),
+    }
+}
+
+impl Import<'_> {
+    pub(super) fn all(&mut self, repository_lock: &Path) -> Result<(), Error> {
+        let ours = refs::read(&self.shadow, self.kind)?;
+        let stashed = stash::read(&self.shadow, self.kind)?;
+        let config = self.shadow.read("config".as_ref(), POINTER_LIMIT).ok().flatten();
+        let config = config.map(|content| content.bytes).unwrap_or_default();
+        let snapshots = self.snapshots()?;
+        let removed = self.removed(&snapshots);
+        let moved: Vec<BString> = self.moved(&ours);
+        let new_stash: Vec<&stash::Entry> = {
+            let known: BTreeSet<&str> = self.base.stash.iter().map(String::as_str).collect();
+            stashed.iter().filter(|entry| !known.contains(entry.id.to_string().as_str())).collect()
+        };
+        let dropped: Vec<String> = {
+            let there: BTreeSet<String> = stashed.iter().map(|entry| entry.id.to_string()).collect();
+            self.base.stash.iter().filter(|id| !there.contains(*id)).cloned().collect()
+        };
+        let touched: Vec<&Snapshot> = snapshots.iter().filter(|snapshot| snapshot.touched).collect();
+        let settings = settings::wanted(&config, &self.base.config.0);
+        let nothing = moved.is_empty()
+            && new_stash.is_empty()
+            && dropped.is_empty()
+            && touched.is_empty()
+            && removed.is_empty()
+            && settings.is_empty();
+        if nothing {
+            if self.when == When::Ended && !self.base.promoted.is_empty() {
+                self.done.promoted = std::mem::take(&mut self.base.promoted);
+                self.base.store(self.place)?;
+            }
+            return Ok(());
+        }
+
+        // Objects first, outside the lock: packing takes as long as it takes.
+        let mut tips: BTreeSet<ObjectId> =
+            moved.iter().filter_map(|name| ours.object(name.as_bstr())).collect();
+        tips.extend(new_stash.iter().map(|entry| entry.id));
+        for snapshot in &touched {
+            if let Some(Target::Object(id)) = snapshot.head {
+                tips.insert(id);
+            }
+            tips.extend(self.new_blobs(snapshot)?);
+        }
+        let shadow = Dir::open(self.shadow.path())?;
+        let store = Store::new(self.git, &shadow, &self.place.quarantine(), self.kind, self.is_promisor()?)
+            .borrowing(vec![self.place.kept()]);
+        if !tips.is_empty() {
+            let _ = store.gather()?;
+            let tips: Vec<ObjectId> = tips.into_iter().collect();
+            for (id, why) in store.admit(&tips)?.refused() {
+                self.refused.insert(*id, why.to_owned());
+            }
+        }
+
+        let _lock = lock::file(repository_lock, Mode::Exclusive)?;
+        let host_refs = refs::read(&self.host, self.kind)?;
+        self.settle_pending(&host_refs);
+        let mut used = self.used()?;
+        for snapshot in &touched {
+            self.unit(snapshot, &ours, &host_refs, &mut used)?;
+        }
+        self.refs(&moved, &ours, &used)?;
+        self.stash(&new_stash, &dropped)?;
+        if !settings.is_empty() {
+            self.settings(&settings, &config, &ours)?;
+        }
+        for id in removed {
+            self.remove_entry(&id)?;
+        }
+        self.base.refs = Bytes(self.base_refs.to_text());
+        self.base.promoted.append(&mut self.done.promoted);
+        if self.when == When::Ended {
+            self.done.promoted = std::mem::take(&mut self.base.promoted);
+        }
+        self.base.store(self.place)?;
+        store.release()?;
+        Ok(())
+    }
+
+    /// Refs that a killed import has moved already.
+    pub(super) fn settle_pending(&mut self, host: &Refs) {
+        for (name, value) in std::mem::take(&mut self.base.pending) {
+            let name = BString::from(name);
+            if let Ok(id) = ObjectId::from_hex(value.as_bytes())
+                && host.object(name.as_bstr()) == Some(id)
+            {
+                self.base_refs.map.insert(name, Target::Object(id));
+            }
+        }
+    }
+
+    /// Refs that differ from what both sides agreed on, and that may come at all.
+    pub(super) fn moved(&self, ours: &Refs) -> Vec<BString> {
+        let names: BTreeSet<&BString> = ours.map.keys().chain(self.base_refs.map.keys()).collect();
+        names
+            .into_iter()
+            .filter(|name| {
+                !ours.broken.contains(*name)
+                    && ours.map.get(*name) != self.base_refs.map.get(*name)
+                    && refs::is_importable(name.as_bstr())
+                    && (self.when == When::Ended || ours.map.contains_key(*name))
+            })
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn is_promisor(&self) -> Result<bool, Error> {
+        let config = self.host.read("config".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes);
+        let file = crate::config::File::parse(&config.unwrap_or_default()).unwrap_or_default();
+        Ok(file.last("extensions", "partialclone").is_some())
+    }
+
+    /// Which branches a checkout of the host holds fast, and which checkout: an entry's name, or none for the main one.
+    pub(super) fn used(&self) -> Result<BTreeMap<BString, Vec<String>>, Error> {
+        let mut used: BTreeMap<BString, Vec<String>> = BTreeMap::new();
+        let mut add = |name: &str, dir: &Dir| -> Result<(), Error> {
+            for branch in unit::branches(dir, self.kind)? {
+                used.entry(branch).or_default().push(name.to_owned());
+            }
+            Ok(())
+        };
+        if self.repository.main_checkout.is_some() {
+            add(MAIN, &self.host)?;
+        }
+        if let Some(worktrees) = self.host.child("worktrees".as_ref())? {
+            for item in worktrees.list()? {
+                let Some(id) = item.name.to_str() else { continue };
+                if let Ok(Some(dir)) = worktrees.child(&item.name) {
+                    add(id, &dir)?;
+                }
+            }
+        }
+        Ok(used)
+    }
+
+    /// Reports something once, as long as it stays the same.
+    pub(super) fn report(
+        &mut self,
+        kind: &str,
+        entry: Option<&str>,
+        path: &Path,
+        key: &str,
+        state: &str,
+        detail: &str,
+    ) {
+        let key = format!("{kind} {key}");
+        if self.when == When::Live {
+            return;
+        }
+        self.base.reported.insert(key, state.to_owned());
+        self.done.findings.push(finding(kind, entry, path, detail));
+    }
+
+    /// Keeps a tip that cannot go where the session has it; returns the ref that was made for it.
+    pub(super) fn keep(&mut self, name: &BStr, tip: ObjectId) -> Result<Option<String>, Error> {
+        if self.refused.contains_key(&tip) {
+            return Ok(None);
+        }
+        let rest = name.strip_prefix(b"refs/").unwrap_or(name).to_str_lossy().into_owned();
+        let plain = format!("{KEPT}{}/{rest}", self.session);
+        for candidate in [plain.clone(), format!("{plain}-{}", &tip.to_string()[..8])] {
+            let there = super::read_ref(&self.host, candidate.as_bytes().as_bstr(), self.kind)?;
+            if there == Some(tip) {
+                return Ok(Some(candidate));
+            }
+            let may = there.is_none_or(|there| self.git.is_ancestor(there, tip));
+            let old = there.unwrap_or_else(|| ObjectId::null(self.kind)).to_string();
+            let args = ["update-ref", "--no-deref", "-m", MESSAGE, &candidate, &tip.to_string(), &old];
+            if may && self.git.run(args, b"").is_ok() {
+                self.done.promoted.push(format!("{candidate} {tip}"));
+                return Ok(Some(candidate));
+            }
+        }
+        self.done.warnings.push(format!("{tip} could not be kept on the host; the session's state has it"));
+        Ok(None)
+    }
+
+    pub(super) fn stash(&mut self, new: &[&stash::Entry], dropped: &[String]) -> Result<(), Error> {
+        if new.is_empty() && dropped.is_empty() {
+            return Ok(());
+        }
+        for entry in new.iter().rev() {
+            if let Some(why) = self.refused.get(&entry.id).cloned() {
+                self.done
+                    .warnings
+                    .push(printable(&format!("stash entry {} stays with the session: {why}", entry.id)));
+            } else if stash::store(self.git, &self.host, self.kind, entry)? {
+                self.base.stash.insert(0, entry.id.to_string());
+                self.done.promoted.push(format!("stash {}", entry.id));
+            }
+        }
+        if self.when == When::Ended {
+            for id in dropped {
+                let Ok(object) = ObjectId::from_hex(id.as_bytes()) else { continue };
+                if stash::drop_entry(self.git, &self.host, self.kind, object) {
+                    self.base.stash.retain(|known| known != id);
+                }
+            }
+        }
+        // The ref is a matter of the list.
+        match super::read_ref(&self.host, stash::REF.as_bytes().as_bstr(), self.kind)? {
+            Some(id) => drop(self.base_refs.map.insert(stash::REF.into(), Target::Object(id))),
+            None => drop(self.base_refs.map.remove(BStr::new(stash::REF))),
+        }
+        Ok(())
+    }
+
+    pub(super) fn settings(
+        &mut self,
+        wanted: &[settings::Setting],
+        config: &[u8],
+        ours: &Refs,
+    ) -> Result<(), Error> {
+        let remotes = settings::Remotes::compare(&self.host, &self.shadow)?;
+        let mut kept = Vec::new();
+        for setting in wanted {
+            if setting.is_importable(&remotes, ours) {
+                if setting.write(self.git, &self.host)? {
+                    self.done.promoted.push(setting.name());
+                }
+            } else if self.when == When::Ended {
+                kept.push(setting.name());
+            }
+        }
+        if self.when == When::Ended {
+            self.base.config = Bytes(config.to_vec());
+            if !kept.is_empty() {
+                kept.sort();
+                kept.dedup();
+                self.done.warnings.push(printable(&format!(
+                    "configuration that the session changed stays with it: {}",
+                    kept.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+}

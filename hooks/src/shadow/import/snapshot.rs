@@ -1,0 +1,196 @@
+//! What the shadow has, checkout by checkout, each as it was at one moment.
+
+use std::path::{Path, PathBuf};
+
+use codeoid_spec::git::Checkout;
+use codeoid_spec::report::{Action, Finding};
+use gix::ObjectId;
+use gix::bstr::ByteSlice as _;
+
+use super::{Import, When, finding};
+use crate::entry::{self};
+use crate::read::{self, Dir, Stamp};
+use crate::shadow::base::MAIN;
+use crate::shadow::index::{self, Entries};
+use crate::shadow::refs::Target;
+use crate::shadow::{Error, entries, unit, write};
+
+/// A checkout of the shadow, as it was at one moment.
+pub(super) struct Snapshot {
+    pub(super) name: String,
+    pub(super) relative: PathBuf,
+    pub(super) dir: Dir,
+    pub(super) head: Option<Target>,
+    /// The index, where something differs from what both sides agreed on.
+    pub(super) index: Result<Entries, index::Error>,
+    pub(super) index_stamp: Option<Stamp>,
+    pub(super) in_progress: Option<&'static str>,
+    /// Where the worktree is, for one that the host does not have yet.
+    pub(super) new: Option<PathBuf>,
+    /// Whether it is not what both sides agreed on.
+    pub(super) touched: bool,
+}
+
+impl Import<'_> {
+    /// The checkouts in the shadow that are the session's: the main one where the session works in it, and its
+    /// worktrees, also those that the host does not know yet.
+    pub(super) fn snapshots(&mut self) -> Result<Vec<Snapshot>, Error> {
+        let mut list = Vec::new();
+        if matches!(self.repository.checkout, Checkout::Main { .. }) && self.when == When::Ended {
+            list.extend(self.snapshot(MAIN, PathBuf::new(), None)?);
+        }
+        let worktrees = match self.shadow.child("worktrees".as_ref()) {
+            Ok(Some(worktrees)) => worktrees,
+            _ => return Ok(list),
+        };
+        let workspace = match &self.repository.checkout {
+            Checkout::Linked { entry, .. } => Some(entry.as_str()),
+            _ => None,
+        };
+        for item in worktrees.list()? {
+            let Some(id) = item.name.to_str() else { continue };
+            if entries::is_linked(&worktrees, id)? {
+                continue;
+            }
+            let Ok(Some(dir)) = worktrees.child(&item.name) else { continue };
+            let relative = Path::new("worktrees").join(id);
+            if workspace == Some(id) {
+                // The human works there, too.
+                if self.when == When::Ended {
+                    list.extend(self.snapshot(id, relative, None)?);
+                }
+                continue;
+            }
+            let folders = &self.repository.session_folders;
+            let mut named = entries::named(&dir, &self.repository.common_dir, id, folders)?;
+            if named.is_none()
+                && self.when == When::Ended
+                && let Some(worktree) = entries::worktree(&dir, &self.repository.common_dir, id, folders)?
+            {
+                self.put_back_pointer(id, &worktree)?;
+                named = entries::named(&dir, &self.repository.common_dir, id, folders)?;
+            }
+            match (named, self.base.own.contains_key(id)) {
+                (Some(_), true) => list.extend(self.snapshot(id, relative, None)?),
+                (Some(worktree), false) => list.extend(self.snapshot(id, relative, Some(worktree))?),
+                // Its folder is gone, or it was moved out of the session's.
+                (None, _) => {}
+            }
+        }
+        Ok(list)
+    }
+
+    /// Makes the `.git` of one of the session's worktrees what git makes it: it was pointed elsewhere, and git on the
+    /// host would follow it.
+    pub(super) fn put_back_pointer(&mut self, id: &str, worktree: &Path) -> Result<(), Error> {
+        let Ok(dir) = Dir::open(worktree) else { return Ok(()) };
+        let Some(stamp) = dir.lstat(".git")? else { return Ok(()) };
+        if stamp.kind() == read::Kind::Directory {
+            // A repository of its own, whatever it is; it may be somebody's work.
+            write::rename(&dir, ".git".as_ref(), "git-dir-of-the-session".as_ref())?;
+        }
+        let pointer = entry::gitfile(&self.host.path().join("worktrees").join(id));
+        write::put(&dir, ".git".as_ref(), &pointer)?;
+        let detail =
+            "the .git of the session's worktree pointed elsewhere; it points to the worktree's entry again";
+        let path = worktree.join(".git");
+        let action = Action::Restored;
+        let found = finding("gitfile-changed", Some(id), &path, detail);
+        self.done.findings.push(Finding { action, ..found });
+        Ok(())
+    }
+
+    pub(super) fn snapshot(
+        &self,
+        name: &str,
+        relative: PathBuf,
+        new: Option<PathBuf>,
+    ) -> Result<Option<Snapshot>, Error> {
+        let dir = if name == MAIN { self.shadow.child(".".as_ref()) } else { self.shadow.beneath(&relative) };
+        let Ok(Some(dir)) = dir else { return Ok(None) };
+        // git writes the index, the branch and HEAD one after the other.
+        for _ in 0..50 {
+            let moment = || -> Result<_, Error> {
+                Ok((unit::head(&dir, self.kind)?, dir.lstat("index")?, unit::in_progress(&dir)?))
+            };
+            let before = moment()?;
+            let locked = self.when == When::Live
+                && (dir.lstat("index.lock")?.is_some() || dir.lstat("HEAD.lock")?.is_some());
+            let touched = new.is_some() || self.is_touched(name, &dir)?;
+            let index = if touched {
+                Entries::read(&dir, "index".as_ref(), self.kind, false)
+            } else {
+                Ok(Entries::empty(self.kind))
+            };
+            if !locked && moment()? == before {
+                let (head, index_stamp, in_progress) = before;
+                let name = name.to_owned();
+                return Ok(Some(Snapshot {
+                    name,
+                    relative,
+                    dir,
+                    head,
+                    index,
+                    index_stamp,
+                    in_progress,
+                    new,
+                    touched,
+                }));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        Ok(None)
+    }
+
+    pub(super) fn is_touched(&self, name: &str, dir: &Dir) -> Result<bool, Error> {
+        if crate::shadow::touched(self.place, &self.base, name, dir, self.kind)? {
+            return Ok(true);
+        }
+        let Some(Target::Symbolic(branch)) = unit::head(dir, self.kind)? else { return Ok(false) };
+        let (now, base) = (
+            crate::shadow::read_ref(&self.shadow, branch.as_bstr(), self.kind)?,
+            self.base_refs.object(branch.as_bstr()),
+        );
+        Ok(now != base)
+    }
+
+    /// Whether a unit is that of the checkout that the session works in, where others work, too.
+    pub(super) fn is_workspace(&self, name: &str) -> bool {
+        match &self.repository.checkout {
+            Checkout::Linked { entry, .. } => entry == name,
+            Checkout::Main { .. } => name == MAIN,
+            Checkout::Bare => false,
+        }
+    }
+
+    /// Own entries that are gone in the shadow.
+    pub(super) fn removed(&self, snapshots: &[Snapshot]) -> Vec<String> {
+        if self.when == When::Live {
+            return Vec::new();
+        }
+        let workspace = match &self.repository.checkout {
+            Checkout::Linked { entry, .. } => Some(entry.as_str()),
+            _ => None,
+        };
+        self.base
+            .own
+            .keys()
+            .filter(|id| {
+                workspace != Some(id.as_str())
+                    && !snapshots.iter().any(|snapshot| snapshot.name == **id)
+                    && self
+                        .shadow
+                        .lstat(Path::new("worktrees").join(id).as_os_str())
+                        .is_ok_and(|stamp| stamp.is_none())
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Objects that the index names and that of the base did not.
+    pub(super) fn new_blobs(&self, snapshot: &Snapshot) -> Result<Vec<ObjectId>, Error> {
+        let Ok(ours) = &snapshot.index else { return Ok(Vec::new()) };
+        let base = self.base.index(self.place, &snapshot.name, self.kind)?;
+        Ok(ours.oids_since(&base).collect())
+    }
+}
