@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use codeoid_spec::git::Access;
+use codeoid_spec::host::Host;
 use codeoid_spec::mount::Kind;
 use codeoid_spec::network::{Rules, Target};
 use codeoid_spec::origin::Origin;
 use codeoid_spec::plan::Plan;
 use codeoid_spec::policy::Network;
+use codeoid_spec::secrets::{self, Class};
 use serde::Serialize;
 
 use super::turn_options::TurnOptions;
@@ -90,7 +92,7 @@ impl Explain {
         let mut out = std::io::stdout().lock();
         match &self.subject {
             Some(subject) => {
-                let answer = answer(subject, &planned.plan)?;
+                let answer = answer(subject, &planned.plan, &planned.host)?;
                 if self.json {
                     print_json(&mut out, &answer)?;
                 } else {
@@ -122,7 +124,7 @@ pub fn print_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Fa
     out.write_all(text.as_bytes()).doing("print")
 }
 
-fn answer(subject: &str, plan: &Plan) -> Result<Answer, Failure> {
+fn answer(subject: &str, plan: &Plan, host: &Host) -> Result<Answer, Failure> {
     if !subject.contains('/')
         && let Some((host, port)) = subject.rsplit_once(':')
         && let Ok(port) = port.parse()
@@ -141,18 +143,31 @@ fn answer(subject: &str, plan: &Plan) -> Result<Answer, Failure> {
         _ => absolute.clone(),
     };
     let (access, rule, origin) = plan.access(&path);
-    let is_socket = std::fs::symlink_metadata(&absolute)
-        .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
-    if is_socket {
+    let there = std::fs::symlink_metadata(&absolute).ok();
+    let is_socket =
+        there.as_ref().is_some_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
+    // One that is known to lead out is explained also while its daemon is not there.
+    let known = secrets::known_socket(&path, host.home.as_deref(), host.session_runtime.as_deref());
+    if is_socket || known.is_some() && there.is_none() {
         let plain = plan.seen_through(&path).is_some_and(|mount| matches!(mount.kind, Kind::Bind { .. }));
-        let connect = access.is_some() && plain;
+        let connect = access.is_some() && plain && is_socket;
+        let remedy = match known {
+            Some(known) if known.class == Class::RootEquivalent => {
+                format!(
+                    "--socket {}, which gives the turn more than its own files ({})",
+                    path.display(),
+                    known.why
+                )
+            }
+            _ => format!("--socket {}", path.display()),
+        };
         return Ok(Answer {
             subject: subject.to_owned(),
             kind: "socket",
             access: if connect { "connect" } else { "none" },
-            rule: rule.to_owned(),
+            rule: if connect || rule == "hide" { rule.to_owned() } else { "sockets".to_owned() },
             origin,
-            remedy: (!connect).then(|| format!("--socket {}", path.display())),
+            remedy: (!connect).then_some(remedy),
         });
     }
     let remedy = match (access, rule) {

@@ -80,9 +80,6 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
             "an empty network namespace; a proxy outside of it connects to what network.allow lists",
         )),
     }
-    if !policy.sockets.is_empty() {
-        list.push(missing("sockets", "opening single sockets is not available in this version"));
-    }
     if policy.docker_socket.value != DockerSocket::Off {
         list.push(missing("docker.socket", "Docker access is not available in this version"));
     }

@@ -59,6 +59,7 @@ pub(super) fn build(
     view.mounts.sort_by_key(|mount| depth(&mount.target));
     view.place_guard();
     view.place_masks();
+    view.open_sockets()?;
     view.check_reachable()?;
     let View { mounts, covers, hidden, masked, watched, sockets, .. } = view;
     let View { top_hidden, widened, warnings, plain_home, home_read_only, .. } = view;
