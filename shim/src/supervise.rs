@@ -151,10 +151,13 @@ impl Running {
         loop {
             let deadline = terminated.map(|at| at + GRACE).or(until);
             let arm = (!watch.is_armed()).then(|| started + ARM_AFTER);
-            let wait = deadline.into_iter().chain(arm).min().map_or(PollTimeout::NONE, |at| {
-                let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-            });
+            let wait = deadline.into_iter().chain(arm).chain(watch.next_look()).min().map_or(
+                PollTimeout::NONE,
+                |at| {
+                    let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                    PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+                },
+            );
             let idle = PollFlags::empty();
             let relayed = relay.as_ref().map(Relay::interests);
             let mut fds = vec![
@@ -193,6 +196,9 @@ impl Running {
             }
             if ready[first_watch..first_network].iter().any(|flags| !flags.is_empty()) {
                 watch.act();
+            }
+            if watch.next_look().is_some_and(|at| Instant::now() >= at) {
+                watch.look_for_sockets();
             }
             if arm.is_some_and(|at| Instant::now() >= at) {
                 watch.arm();

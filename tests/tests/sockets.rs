@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use codeoid_tests::{Finished, Listener, Place, Requires, each_identity};
+use codeoid_tests::{CONNECT, Finished, Listener, Place, Requires, each_identity};
 
 /// The system's, as the daemons have them.
 const SYSTEM: &[&str] = &[
@@ -333,6 +333,59 @@ fn a_listed_socket_answers_and_no_other(place: &Place) {
     assert!(outcome.warnings().contains("outside/srv/listed is shown"), "{outcome}");
 }
 
+fn a_socket_that_appears_under_a_new_name_is_soon_hidden(place: &Place) {
+    let workspace = place.make("home/w");
+    let elsewhere = place.make("outside/srv");
+    let program = "\
+import os, socket, sys, time
+def ask(path):
+    s = socket.socket(socket.AF_UNIX); s.settimeout(5)
+    try: s.connect(path); return s.recv(5)
+    except OSError: return b''
+def serve(path):
+    try: os.unlink(path)
+    except OSError: pass
+    s = socket.socket(socket.AF_UNIX); s.bind(path); s.listen()
+    if os.fork() == 0:
+        while True: c, _ = s.accept(); c.sendall(b'own'); c.close()
+serve('own')
+print('ready', flush=True); sys.stdin.readline()
+until = time.time() + 10
+closed = set()
+while len(closed) < len(sys.argv) - 1 and time.time() < until:
+    closed = {path for path in sys.argv[1:] if not ask(path)}
+    time.sleep(0.05)
+time.sleep(0.6)
+print('closed', len(closed), any(map(ask, sys.argv[1:])), ask('own').decode(), flush=True)
+serve('own'); print(ask('own').decode())
+";
+    for executor in ["libcontainer", "bwrap"] {
+        let paths = [workspace.join("new"), elsewhere.join("new")];
+        for path in &paths {
+            let _ = fs::remove_file(path);
+        }
+        let names: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+        let turn = place.turn(&workspace).options(["--executor", executor]);
+        let mut running = turn.python(program, &names).spawn();
+        running.expect("ready");
+        let listeners: Vec<_> = paths.iter().map(|path| Listener::at(path)).collect();
+        for path in &names {
+            let control = place.command("/usr/bin/python3").args(["-c", CONNECT, path]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&control.stdout).trim(), "hello", "the control");
+        }
+        running.say("go");
+        let outcome = running.finish();
+        let out = outcome.expect_ok().out();
+        assert_eq!(out, "ready\nclosed 2 False own\nown", "{outcome}");
+        assert!(listeners.iter().all(|listener| listener.served() >= 1));
+        let report = outcome.warnings();
+        for name in &names {
+            assert!(report.contains(&format!("{name} is a socket of the host that appeared")), "{outcome}");
+        }
+        assert!(!outcome.err().contains("appeared"), "nothing to act upon: {outcome}");
+    }
+}
+
 fn what_is_listed_as_a_socket_has_to_be_one(place: &Place) {
     let workspace = place.make("home/w");
     let listener = place.make("outside/srv").join("real");
@@ -403,4 +456,5 @@ each_identity! {
     a_listed_socket_answers_and_no_other,
     explain_does_not_make_light_of_a_way_out,
     what_is_listed_as_a_socket_has_to_be_one,
+    a_socket_that_appears_under_a_new_name_is_soon_hidden,
 }

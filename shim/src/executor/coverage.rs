@@ -22,7 +22,7 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
         weaker(
             "sockets",
             "a socket that appears during the turn in a directory that is bound as it is (the workspace, read, write) \
-             answers",
+             answers for up to a quarter of a second, until it is found and hidden",
         ),
         enforced(
             "processes",

@@ -15,6 +15,7 @@ use codeoid_spec::report::Exit;
 use nix::sys::signal::Signal;
 use oci_spec::runtime::{Mount, Spec};
 
+use crate::appearing::Appearing;
 use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::init::Rlimits;
@@ -121,7 +122,10 @@ impl Execution<'_> {
         let mut network = Network::new(rules(spec)?, self.on_refusal);
         let (quiet, mut on_loss) = (self.quiet, self.on_loss);
         let on_alarm = move |alarm: &Alarm| {
-            warn(quiet, &sentence(alarm));
+            // Nothing that a person has to act upon; the report has it.
+            if !matches!(alarm, Alarm::Closed(_)) {
+                warn(quiet, &sentence(alarm));
+            }
             if matches!(alarm, Alarm::Lost(_) | Alarm::Appeared(_)) {
                 on_loss();
             }
@@ -131,6 +135,7 @@ impl Execution<'_> {
         let masked: HashSet<&PathBuf> = spec.mounts().iter().flatten().map(Mount::destination).collect();
         let is_masked = |path: &PathBuf| masked.contains(path);
         let mut watch = Watch::new(pins, absent, (masks, sockets), is_masked, Box::new(on_alarm));
+        watch.look_for(Appearing::new(spec));
         if let Some(then) = self.on_lasting {
             watch.when_armed(then);
         }
@@ -345,6 +350,16 @@ fn sentence(alarm: &Alarm) -> String {
                 path.display()
             )
         }
+        Alarm::Closed(path) => {
+            format!(
+                "{} is a socket of the host that appeared while the turn ran; it is hidden now",
+                path.display()
+            )
+        }
+        Alarm::Open(path) => format!(
+            "{} is a socket of the host that appeared while the turn ran; THE TURN CAN CONNECT TO IT",
+            path.display()
+        ),
         Alarm::Appeared(path) => {
             format!("{} appeared while the turn ran; git follows or runs what is there", path.display())
         }
