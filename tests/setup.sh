@@ -11,6 +11,7 @@ test_user=codeoid-test
 # "what to look for|Debian package": a command in PATH, or a library that pkg-config knows, or a file.
 needed='
 command:git|git
+command:curl|curl
 command:gcc|gcc
 command:make|make
 command:pkg-config|pkg-config
@@ -28,6 +29,9 @@ file:/bin/busybox|busybox-static
 command:setfattr|attr
 command:setfacl|acl
 file:/usr/bin/python3|python3
+file:/usr/lib/python3/dist-packages/pip|python3-pip
+command:npm|npm
+command:openssl|openssl
 '
 
 # runc, crun and newuidmap live where an ordinary user's PATH may not reach.

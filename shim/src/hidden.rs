@@ -34,6 +34,10 @@ pub fn defaults(host: &Host) -> Vec<Sourced<PathBuf>> {
             }
         }
     }
+    // Whether the caller can read their directories says nothing: to connect takes no more than to pass through.
+    for socket in secrets::root_equivalent_places() {
+        list.push(Sourced::new(socket, Origin::default_rule()));
+    }
     list
 }
 

@@ -1,5 +1,6 @@
 //! `codeoid-shim`: runs one turn of a coding agent inside a sandbox that an OCI bundle describes.
 
+mod appearing;
 mod audit;
 mod cgroup;
 mod cli;
@@ -8,6 +9,7 @@ mod executor;
 mod hidden;
 mod layers;
 mod probe;
+mod proxy;
 mod remask;
 mod report;
 mod seccomp;

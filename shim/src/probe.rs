@@ -178,14 +178,27 @@ fn top() -> Result<BTreeMap<String, Node>, Failure> {
     Ok(top)
 }
 
+/// A socket that can be connected to by a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listening {
+    /// Its number, as `/proc/PID/fd` has it.
+    pub inode: u64,
+    /// The path, as its program has named it.
+    pub path: PathBuf,
+}
+
 /// The sockets of this network namespace that a path leads to. A path that a program gave relative to its own
 /// directory, or that holds a line feed, cannot be told from the list.
-fn sockets() -> Vec<PathBuf> {
+pub fn listening() -> Vec<Listening> {
     std::fs::read("/proc/net/unix").map_or(Vec::new(), |text| parse_sockets(&text))
 }
 
+fn sockets() -> Vec<PathBuf> {
+    listening().into_iter().map(|socket| socket.path).collect()
+}
+
 /// Those that wait for a connection, or that take datagrams (proc_net(5), "/proc/net/unix": `Flags`, `Type`).
-fn parse_sockets(text: &[u8]) -> Vec<PathBuf> {
+fn parse_sockets(text: &[u8]) -> Vec<Listening> {
     const LISTENS: &[u8] = b"00010000";
     const DATAGRAMS: &[u8] = b"0002";
     let lines = text.split(|&byte| byte == b'\n').skip(1);
@@ -199,8 +212,10 @@ fn parse_sockets(text: &[u8]) -> Vec<PathBuf> {
             (*field, rest) = rest.split_at(end);
         }
         let name = rest.strip_prefix(b" ").filter(|name| name.starts_with(b"/"))?;
-        let [_, _, _, flags, kind, ..] = fields;
-        (flags == LISTENS || kind == DATAGRAMS).then(|| PathBuf::from(OsString::from_vec(name.to_vec())))
+        let [_, _, _, flags, kind, _, inode] = fields;
+        let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
+        let path = PathBuf::from(OsString::from_vec(name.to_vec()));
+        (flags == LISTENS || kind == DATAGRAMS).then_some(Listening { inode, path })
     });
     found.collect()
 }
@@ -274,8 +289,8 @@ mod tests {
             0000000000000000: 00000002 00000000 00010000 0005 01 23 @/abstract\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 24 relative/x\n\
             0000000000000000: 00000003 00000000 00000000 0001 03 25\n";
-        let found = parse_sockets(text);
-        assert_eq!(found, ["/srv/a socket", "/srv/log"].map(PathBuf::from));
+        let socket = |inode, path| Listening { inode, path: PathBuf::from(path) };
+        assert_eq!(parse_sockets(text), [socket(20, "/srv/a socket"), socket(22, "/srv/log")]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::message::{MAX, Message};
+use crate::proxy::Network;
 use crate::remask::Sandbox;
 use crate::sys::process;
 use crate::terminal::Relay;
@@ -134,6 +135,7 @@ impl Running {
         terminal: [bool; 3],
         until: Option<Instant>,
         watch: &mut Watch,
+        network: &mut Network,
     ) -> Result<Ended, Failure> {
         let started = Instant::now();
         let mut ended = Ended::default();
@@ -149,10 +151,13 @@ impl Running {
         loop {
             let deadline = terminated.map(|at| at + GRACE).or(until);
             let arm = (!watch.is_armed()).then(|| started + ARM_AFTER);
-            let wait = deadline.into_iter().chain(arm).min().map_or(PollTimeout::NONE, |at| {
-                let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-            });
+            let wait = deadline.into_iter().chain(arm).chain(watch.next_look()).min().map_or(
+                PollTimeout::NONE,
+                |at| {
+                    let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                    PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+                },
+            );
             let idle = PollFlags::empty();
             let relayed = relay.as_ref().map(Relay::interests);
             let mut fds = vec![
@@ -162,6 +167,8 @@ impl Running {
             ];
             let first_watch = fds.len();
             fds.extend(watch.interests().into_iter().map(|(fd, events)| PollFd::new(fd, events)));
+            let first_network = fds.len();
+            fds.extend(network.interest().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
             let first_relay = fds.len();
             // A descriptor that nothing is wanted of would still wake us when it is hung up.
             let wanted = |interest: &&(BorrowedFd<'_>, PollFlags)| !interest.1.is_empty();
@@ -184,8 +191,14 @@ impl Running {
             if let Some(relay) = &mut relay {
                 relay.advance(relay_ready);
             }
-            if ready[first_watch..first_relay].iter().any(|flags| !flags.is_empty()) {
+            if ready[first_network..first_relay].iter().any(|flags| !flags.is_empty()) {
+                network.act();
+            }
+            if ready[first_watch..first_network].iter().any(|flags| !flags.is_empty()) {
                 watch.act();
+            }
+            if watch.next_look().is_some_and(|at| Instant::now() >= at) {
+                watch.look_for_sockets();
             }
             if arm.is_some_and(|at| Instant::now() >= at) {
                 watch.arm();
@@ -224,6 +237,16 @@ impl Running {
                         }
                         Message::Terminal => {
                             relay = received.fds.into_iter().next().and_then(|fd| Relay::new(fd, terminal))
+                        }
+                        Message::Listening => {
+                            let served = match received.fds.into_iter().next() {
+                                Some(listener) => network.serve(listener),
+                                None => Err(Failure::new("start the network proxy", "its socket is missing")),
+                            };
+                            if let Err(failure) = served {
+                                self.kill();
+                                failed = Some(failure);
+                            }
                         }
                         Message::Stopped { .. } => stop_with_command(&mut relay, &self),
                         Message::Joinable => {

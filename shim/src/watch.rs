@@ -9,11 +9,12 @@ use std::fs::{File, FileType};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
+use crate::appearing::{Appearing, INTERVAL};
 use crate::probe;
 use crate::remask::Sandbox;
 
@@ -28,6 +29,10 @@ pub enum Alarm {
     Masked(PathBuf),
     /// What is hidden here was replaced or made, and could not be hidden again.
     Unmasked(PathBuf),
+    /// A socket of the host has appeared here; it is hidden.
+    Closed(PathBuf),
+    /// A socket of the host has appeared here, and could not be hidden.
+    Open(PathBuf),
 }
 
 /// The watch of one turn.
@@ -43,6 +48,11 @@ pub struct Watch {
     sandbox: Option<Sandbox>,
     /// The sandbox stands.
     stands: bool,
+    /// Process 1 of the sandbox.
+    init: Option<i32>,
+    /// Sockets that nobody knew of when the turn began, and when they are looked for next.
+    appearing: Option<Appearing>,
+    next_look: Option<Instant>,
     mountinfo: Option<File>,
     alarms: BTreeSet<Alarm>,
     /// Called for each new alarm.
@@ -82,6 +92,9 @@ impl Watch {
             masks,
             sandbox: None,
             stands: false,
+            init: None,
+            appearing: None,
+            next_look: None,
             mountinfo: None,
             alarms: BTreeSet::new(),
             on_alarm,
@@ -96,6 +109,34 @@ impl Watch {
     /// Has something done when the turn turns out to be one that lasts.
     pub fn when_armed(&mut self, then: Box<dyn FnOnce()>) {
         self.on_armed = Some(then);
+    }
+
+    /// Has sockets of the host looked for that appear.
+    pub fn look_for(&mut self, appearing: Appearing) {
+        self.appearing = Some(appearing);
+    }
+
+    /// When sockets are to be looked for next.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.next_look
+    }
+
+    /// Hides the sockets of the host that have appeared.
+    pub fn look_for_sockets(&mut self) {
+        let (Some(appearing), Some(init)) = (&mut self.appearing, self.init) else { return };
+        let mut found = BTreeSet::new();
+        for path in appearing.look(init) {
+            if self.sandbox.as_ref().is_some_and(|sandbox| sandbox.mask(&path)) {
+                // From now on like those that were there: one that takes its place is masked anew.
+                self.masks.push((path.clone(), identity(&path)));
+                found.insert(Alarm::Closed(path));
+            } else {
+                found.insert(Alarm::Open(path));
+            }
+        }
+        self.say(found);
+        self.look_at_masks();
+        self.next_look = Some(Instant::now() + INTERVAL);
     }
 
     /// Whether names are watched already.
@@ -147,6 +188,9 @@ impl Watch {
         }
         self.sandbox = sandbox;
         self.stands = true;
+        self.init = Some(init);
+        // A turn that is over sooner is not kept waiting.
+        self.next_look = self.appearing.as_ref().map(|_| Instant::now() + INTERVAL);
         // Between the plan and now a hidden path may have been replaced. The mounts are looked at when names
         // begin to be watched, and at the end: with a thousand of them the kernel takes its time to list them.
         self.look_at_masks();

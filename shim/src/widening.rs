@@ -64,6 +64,14 @@ fn loosened(policy: &Policy) -> Vec<String> {
         protection(policy.protection.value),
         &policy.protection.origin,
     );
+    // A list of destinations that stands there is the whole of it.
+    if policy.owner.network == Some(Network::Allowlist) && policy.network.value == Network::Allowlist {
+        let others = policy.allow.iter().filter(|allowed| allowed.origin.source != Source::File);
+        sentences.extend(others.map(|allowed| {
+            let (destination, origin) = (&allowed.value, &allowed.origin);
+            format!("{destination} is let through ({origin}), which the configuration file does not list")
+        }));
+    }
     sentences
 }
 

@@ -39,6 +39,11 @@ pub trait Tree {
         None
     }
 
+    /// Whether a socket is at this path.
+    fn is_socket(&self, path: &Path) -> bool {
+        matches!(self.node(path), Some(Node::Other))
+    }
+
     /// Whether something is at this path now, whatever was remembered.
     fn exists(&self, path: &Path) -> bool {
         self.node(path).is_some()
@@ -67,6 +72,11 @@ impl Tree for HostTree {
 
     fn real(&self, path: &Path) -> Option<PathBuf> {
         std::fs::canonicalize(path).ok()
+    }
+
+    fn is_socket(&self, path: &Path) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
     }
 
     fn names(&self, dir: &Path, limit: usize) -> Option<HashSet<OsString>> {
@@ -161,6 +171,10 @@ impl<T: Tree> Tree for Cached<T> {
 
     fn names(&self, dir: &Path, limit: usize) -> Option<HashSet<OsString>> {
         self.tree.names(dir, limit)
+    }
+
+    fn is_socket(&self, path: &Path) -> bool {
+        self.tree.is_socket(path)
     }
 
     fn exists(&self, path: &Path) -> bool {

@@ -12,6 +12,7 @@ pub mod git;
 pub mod host;
 pub mod id;
 pub mod mount;
+pub mod network;
 pub mod origin;
 pub mod paths;
 pub mod plan;

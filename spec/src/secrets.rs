@@ -22,7 +22,7 @@ pub use environment::{EnvRule, Reason, When, env_dropped_by_default, env_verdict
 pub use home::LEFT_VISIBLE;
 pub use pattern::matches;
 pub use protected::{Protected, protected};
-pub use sockets::{Class, KnownSocket, known_sockets};
+pub use sockets::{Class, KnownSocket, known_socket, known_sockets, root_equivalent_places};
 
 /// Where a secret lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn a_destination_reads_as_it_is_written(text in "[0-9a-zA-Z.:\\[\\]-]{0,24}") {
+    fn a_destination_reads_as_it_is_written(text in "[0-9a-fA-F.:\\[\\]*/-]{0,24}") {
         if let Ok(destination) = text.parse::<policy::Destination>() {
             prop_assert_eq!(destination.to_string().parse(), Ok(destination));
         }

@@ -15,6 +15,7 @@ mod requires;
 mod snapshot;
 mod terminal;
 mod turn;
+mod web;
 
 pub use identity::Identity;
 pub use place::{Finished, Place};
@@ -25,6 +26,7 @@ pub use requires::Requires;
 pub use snapshot::Snapshot;
 pub use terminal::Terminal;
 pub use turn::{Outcome, Running, Turn, wait_until};
+pub use web::{LISTED, UNLISTED, Web, proxy_client, rebinding_name_server, returning};
 
 /// Declares functions as tests that run once as root and once as an ordinary user, each time with a fresh
 /// [`Place`]. A function that is not declared is never called, which the compiler reports.

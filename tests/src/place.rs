@@ -238,6 +238,37 @@ impl Place {
         Turn::new(self, Some(workspace.as_ref()))
     }
 
+    /// A turn whose network proxy lets these destinations through, in a workspace of its own.
+    #[must_use]
+    pub fn allowlist(&self, destinations: &[&str]) -> Turn<'_> {
+        let listed = destinations.iter().flat_map(|to| ["--allow", to]);
+        self.turn(self.make("home/w")).options(["--network", "allowlist"].into_iter().chain(listed))
+    }
+
+    /// The process that serves the network of a turn which is running here.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn proxy(&self) -> nix::unistd::Pid {
+        let named = |pid: &nix::unistd::Pid| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "codeoid-proxy")
+        };
+        let found = crate::processes_with(&self.home().display().to_string()).into_iter().find(named);
+        found.expect("a turn with a proxy is running")
+    }
+
+    /// The lines of this place's audit log about one event.
+    ///
+    /// # Panics
+    /// If a line is not JSON.
+    #[must_use]
+    pub fn audited(&self, event: &str) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(self.state().join("audit.jsonl")).unwrap_or_default();
+        let parse = |line| serde_json::from_str::<serde_json::Value>(line).expect("a line of JSON");
+        text.lines().map(parse).filter(|line| line["event"] == event).collect()
+    }
+
     /// Any other command of codeoid-shim; it runs in the home.
     ///
     /// # Panics

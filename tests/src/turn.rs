@@ -456,6 +456,16 @@ impl Outcome {
         self.report.as_ref().unwrap_or_else(|| panic!("no report: {self}"))
     }
 
+    /// The report's warnings, as one text.
+    ///
+    /// # Panics
+    /// If there is no report.
+    #[track_caller]
+    #[must_use]
+    pub fn warnings(&self) -> String {
+        self.report()["warnings"].to_string()
+    }
+
     /// The report's findings.
     ///
     /// # Panics

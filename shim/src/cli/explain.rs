@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use codeoid_spec::git::Access;
+use codeoid_spec::host::Host;
 use codeoid_spec::mount::Kind;
+use codeoid_spec::network::{Rules, Target};
 use codeoid_spec::origin::Origin;
 use codeoid_spec::plan::Plan;
-use codeoid_spec::policy::{Network, Policy};
+use codeoid_spec::policy::Network;
+use codeoid_spec::secrets::{self, Class};
 use serde::Serialize;
 
 use super::turn_options::TurnOptions;
@@ -56,6 +59,7 @@ struct Whole {
     workspace: PathBuf,
     executor: &'static str,
     network: &'static str,
+    allow: Vec<Allowed>,
     view: Vec<Line>,
     hidden: Vec<Hidden>,
     environment_dropped: Vec<Dropped>,
@@ -65,6 +69,12 @@ struct Whole {
 #[derive(Debug, Serialize)]
 struct Hidden {
     path: PathBuf,
+    origin: Origin,
+}
+
+#[derive(Debug, Serialize)]
+struct Allowed {
+    destination: String,
     origin: Origin,
 }
 
@@ -82,7 +92,7 @@ impl Explain {
         let mut out = std::io::stdout().lock();
         match &self.subject {
             Some(subject) => {
-                let answer = answer(subject, &planned.plan, &policy)?;
+                let answer = answer(subject, &planned.plan, &planned.host)?;
                 if self.json {
                     print_json(&mut out, &answer)?;
                 } else {
@@ -114,13 +124,13 @@ pub fn print_json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Fa
     out.write_all(text.as_bytes()).doing("print")
 }
 
-fn answer(subject: &str, plan: &Plan, policy: &Policy) -> Result<Answer, Failure> {
+fn answer(subject: &str, plan: &Plan, host: &Host) -> Result<Answer, Failure> {
     if !subject.contains('/')
         && let Some((host, port)) = subject.rsplit_once(':')
-        && !host.is_empty()
-        && port.parse::<u16>().is_ok()
+        && let Ok(port) = port.parse()
+        && let Some(target) = Target::parse(host, port)
     {
-        return Ok(destination(subject, policy));
+        return destination(subject, &target, plan);
     }
     let written = match subject.strip_prefix("~/") {
         Some(rest) => crate::probe::home().unwrap_or_default().join(rest),
@@ -133,18 +143,31 @@ fn answer(subject: &str, plan: &Plan, policy: &Policy) -> Result<Answer, Failure
         _ => absolute.clone(),
     };
     let (access, rule, origin) = plan.access(&path);
-    let is_socket = std::fs::symlink_metadata(&absolute)
-        .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
-    if is_socket {
+    let there = std::fs::symlink_metadata(&absolute).ok();
+    let is_socket =
+        there.as_ref().is_some_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
+    // One that is known to lead out is explained also while its daemon is not there.
+    let known = secrets::known_socket(&path, host.home.as_deref(), host.session_runtime.as_deref());
+    if is_socket || known.is_some() && there.is_none() {
         let plain = plan.seen_through(&path).is_some_and(|mount| matches!(mount.kind, Kind::Bind { .. }));
-        let connect = access.is_some() && plain;
+        let connect = access.is_some() && plain && is_socket;
+        let remedy = match known {
+            Some(known) if known.class == Class::RootEquivalent => {
+                format!(
+                    "--socket {}, which gives the turn more than its own files ({})",
+                    path.display(),
+                    known.why
+                )
+            }
+            _ => format!("--socket {}", path.display()),
+        };
         return Ok(Answer {
             subject: subject.to_owned(),
             kind: "socket",
             access: if connect { "connect" } else { "none" },
-            rule: rule.to_owned(),
+            rule: if connect || rule == "hide" { rule.to_owned() } else { "sockets".to_owned() },
             origin,
-            remedy: (!connect).then(|| format!("--socket {}", path.display())),
+            remedy: (!connect).then_some(remedy),
         });
     }
     let remedy = match (access, rule) {
@@ -163,24 +186,30 @@ fn answer(subject: &str, plan: &Plan, policy: &Policy) -> Result<Answer, Failure
     })
 }
 
-fn destination(subject: &str, policy: &Policy) -> Answer {
-    let mode = &policy.network;
-    let listed = policy.allow.iter().find(|allowed| {
-        allowed.value == subject || subject.rsplit_once(':').is_some_and(|(host, _)| host == allowed.value)
-    });
+/// A name is judged by itself here; an address that it leads to, when it is connected to.
+fn destination(subject: &str, target: &Target, plan: &Plan) -> Result<Answer, Failure> {
+    let mode = &plan.network;
+    let rules = Rules::parse(plan.allow.iter().map(|allowed| allowed.value.as_str()));
+    let rules = rules.doing("read the list of destinations")?;
+    let listed =
+        rules.find(target).and_then(|rule| plan.allow.iter().find(|allowed| allowed.value == rule.text));
     let (access, rule, origin) = match (mode.value, listed) {
-        (Network::Host, _) => ("connect", "network", mode.origin.clone()),
-        (Network::Allowlist, Some(allowed)) => ("connect", "network.allow", allowed.origin.clone()),
-        _ => ("none", "network", mode.origin.clone()),
+        (Network::Host, _) => ("connect", "network", &mode.origin),
+        (Network::Allowlist, Some(allowed)) => ("connect", "network.allow", &allowed.origin),
+        _ => ("none", "network", &mode.origin),
     };
-    Answer {
+    let remedy = match mode.value {
+        Network::Allowlist => format!("--allow {target}"),
+        _ => format!("--network allowlist --allow {target}"),
+    };
+    Ok(Answer {
         subject: subject.to_owned(),
         kind: "host",
         access,
         rule: rule.to_owned(),
-        origin,
-        remedy: (access == "none").then(|| format!("--network allowlist --allow {subject}")),
-    }
+        origin: origin.clone(),
+        remedy: (access == "none").then_some(remedy),
+    })
 }
 
 const fn word(access: Access) -> &'static str {
@@ -212,6 +241,12 @@ fn whole(plan: &Plan) -> Whole {
         workspace: plan.workspace.clone(),
         executor: plan.executor.value.as_str(),
         network: plan.network.value.as_str(),
+        allow: plan
+            .allow
+            .iter()
+            .filter(|_| plan.network.value == Network::Allowlist)
+            .map(|allowed| Allowed { destination: allowed.value.clone(), origin: allowed.origin.clone() })
+            .collect(),
         view,
         hidden: plan
             .hidden
@@ -243,6 +278,12 @@ fn describe(whole: &Whole) -> String {
             line.why,
             line.origin
         ));
+    }
+    if !whole.allow.is_empty() {
+        text.push_str("\nwhat the network proxy lets through:\n");
+    }
+    for allowed in &whole.allow {
+        text.push_str(&format!("  {}  ({})\n", allowed.destination, allowed.origin));
     }
     text.push_str("\nwhat does not exist for the turn:\n");
     for hidden in &whole.hidden {

@@ -28,7 +28,7 @@ pub struct TurnOptions {
     /// Network: host, off, allowlist [default: host]
     #[arg(long, value_name = "MODE")]
     network: Option<OsString>,
-    /// Destination that `--network allowlist` lets through; may be repeated
+    /// Destination that `--network allowlist` lets through: a name, *.NAME, an address or a network; may be repeated
     #[arg(long, value_name = "HOST[:PORT]")]
     allow: Vec<OsString>,
     /// Socket of a service that the turn may connect to; may be repeated

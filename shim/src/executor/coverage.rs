@@ -22,7 +22,7 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
         weaker(
             "sockets",
             "a socket that appears during the turn in a directory that is bound as it is (the workspace, read, write) \
-             answers",
+             answers for up to a quarter of a second, until it is found and hidden",
         ),
         enforced(
             "processes",
@@ -75,10 +75,10 @@ pub fn linux(plan: &Plan, policy: &Policy, executor: &str) -> Vec<Coverage> {
             });
         }
         Network::Off => list.push(enforced("network", "an empty network namespace with loopback")),
-        Network::Allowlist => list.push(missing("network", "allowlist is not available in this version")),
-    }
-    if !policy.sockets.is_empty() {
-        list.push(missing("sockets", "opening single sockets is not available in this version"));
+        Network::Allowlist => list.push(enforced(
+            "network",
+            "an empty network namespace; a proxy outside of it connects to what network.allow lists",
+        )),
     }
     if policy.docker_socket.value != DockerSocket::Off {
         list.push(missing("docker.socket", "Docker access is not available in this version"));

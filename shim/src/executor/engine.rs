@@ -7,9 +7,11 @@
 //! accepts, and names the wanted ids in annotations.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use codeoid_spec::bundle::{self, annotation};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -149,6 +151,16 @@ impl Engine<'_> {
         let _ = send(self.status.as_raw_fd(), &message.encode(), MsgFlags::MSG_NOSIGNAL);
     }
 
+    /// Tells the supervisor something, with a descriptor.
+    fn hand_over(&self, message: &Message, fd: BorrowedFd<'_>) -> sys::Result<()> {
+        let (bytes, fds) = (message.encode(), [fd.as_raw_fd()]);
+        let rights = [ControlMessage::ScmRights(&fds)];
+        let to = self.status.as_raw_fd();
+        sendmsg::<()>(to, &[IoSlice::new(&bytes)], &rights, MsgFlags::MSG_NOSIGNAL, None)
+            .map(drop)
+            .on("sendmsg", "the supervisor")
+    }
+
     /// Waits until the supervisor has done what must be done before the command runs. Everything up to here can
     /// go on beside it.
     pub fn wait_for_go(&self) -> Result<(), Error> {
@@ -231,6 +243,7 @@ impl Engine<'_> {
         if self.wants_new(LinuxNamespaceType::Network) {
             unshare(CloneFlags::CLONE_NEWNET).on("unshare", "CLONE_NEWNET").map_err(failed)?;
             sys::net::raise_loopback().map_err(failed)?;
+            self.listen().map_err(failed)?;
         }
         m::make_private().map_err(Error::Mounts)?;
         if let (Some(layer), Some(merged)) = (&layer, &self.merged) {
@@ -290,6 +303,14 @@ impl Engine<'_> {
             WaitStatus::Exited(_, 0) => Ok(layer),
             _ => Err(sys::Error::new("setns", "the namespaces of the session's other turn", Errno::ESRCH)),
         }
+    }
+
+    /// Makes the proxy's socket, which belongs to the network namespace that it is made in, and gives it to the
+    /// supervisor: whoever connects to it in there is served from outside.
+    fn listen(&self) -> sys::Result<()> {
+        let Some(at) = bundle::annotation(self.spec, annotation::NETWORK_PROXY) else { return Ok(()) };
+        let listener = TcpListener::bind(at).on("bind", at)?;
+        self.hand_over(&Message::Listening, listener.as_fd())
     }
 
     fn map_ids(&self) -> sys::Result<()> {

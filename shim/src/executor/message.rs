@@ -10,6 +10,8 @@ pub const MAX: usize = 4096;
 pub enum Message {
     /// Engine: the namespaces are as later turns of the session must find them.
     Joinable,
+    /// Engine: here is the proxy's socket, listening in the sandbox's network namespace (one descriptor, SCM_RIGHTS).
+    Listening,
     /// Init: the sandbox stands, and the command is about to run. The sender's pid is init's.
     Up,
     /// Engine: the sandbox could not be made.

@@ -10,14 +10,17 @@ use std::time::{Duration, Instant};
 use codeoid_spec::bundle::{self, Watched, annotation};
 use codeoid_spec::host::Host;
 use codeoid_spec::id::{SessionId, TurnId};
+use codeoid_spec::network::Rules;
 use codeoid_spec::report::Exit;
 use nix::sys::signal::Signal;
 use oci_spec::runtime::{Mount, Spec};
 
+use crate::appearing::Appearing;
 use crate::cgroup::{Cgroups, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::init::Rlimits;
 use crate::executor::{self, Choice};
+use crate::proxy::{Network, Refusal};
 use crate::session::{self, Locked, Neighbours, Session};
 use crate::supervise::Signals;
 use crate::watch::{Alarm, Watch};
@@ -43,6 +46,8 @@ pub struct Execution<'a> {
     pub quiet: bool,
     /// Called when a pin of git's protection is lost, or something appears that was not to.
     pub on_loss: Box<dyn FnMut()>,
+    /// Called for each destination that the network proxy refused.
+    pub on_refusal: Box<dyn FnMut(&Refusal)>,
     /// Called once, when the turn has run for a moment.
     pub on_lasting: Option<Box<dyn FnOnce()>>,
 }
@@ -114,9 +119,13 @@ impl Execution<'_> {
             }
         };
         before(join.is_some())?;
+        let mut network = Network::new(rules(spec)?, self.on_refusal);
         let (quiet, mut on_loss) = (self.quiet, self.on_loss);
         let on_alarm = move |alarm: &Alarm| {
-            warn(quiet, &sentence(alarm));
+            // Nothing that a person has to act upon; the report has it.
+            if !matches!(alarm, Alarm::Closed(_)) {
+                warn(quiet, &sentence(alarm));
+            }
             if matches!(alarm, Alarm::Lost(_) | Alarm::Appeared(_)) {
                 on_loss();
             }
@@ -126,6 +135,7 @@ impl Execution<'_> {
         let masked: HashSet<&PathBuf> = spec.mounts().iter().flatten().map(Mount::destination).collect();
         let is_masked = |path: &PathBuf| masked.contains(path);
         let mut watch = Watch::new(pins, absent, (masks, sockets), is_masked, Box::new(on_alarm));
+        watch.look_for(Appearing::new(spec));
         if let Some(then) = self.on_lasting {
             watch.when_armed(then);
         }
@@ -175,7 +185,8 @@ impl Execution<'_> {
             neighbour = None;
             registered
         };
-        let ended = running.wait(joinable, self.signals, terminal, until, &mut watch);
+        let ended = running.wait(joinable, self.signals, terminal, until, &mut watch, &mut network);
+        network.end();
         session::unregister(&session, turn);
         drop(neighbour);
         if home.is_some()
@@ -186,7 +197,7 @@ impl Execution<'_> {
             layers::forget_volatile(&session.home_work());
         }
         let ended = ended?;
-        let mut warnings: Vec<String> = watch.alarms().map(sentence).collect();
+        let mut warnings: Vec<String> = watch.alarms().map(sentence).chain(network.warnings()).collect();
         if ended.timed_out {
             warnings.push("the time limit ended the command".to_owned());
         }
@@ -221,6 +232,16 @@ impl Executed {
             other => Failure::new(what, other.desc().to_lowercase()).code(126),
         })
     }
+}
+
+/// What the network proxy lets through; `None` where the bundle asks for none.
+fn rules(spec: &Spec) -> Result<Option<Rules>, Failure> {
+    if bundle::annotation(spec, annotation::NETWORK_PROXY).is_none() {
+        return Ok(None);
+    }
+    let what = "read the bundle";
+    let list = bundle::strings(spec, annotation::NETWORK_ALLOW).doing(what)?;
+    Rules::parse(list.iter().map(String::as_str)).doing(what).map(Some)
 }
 
 /// The bundle with the masks that are not written down: of sockets, and of what has been made since it was planned.
@@ -329,6 +350,16 @@ fn sentence(alarm: &Alarm) -> String {
                 path.display()
             )
         }
+        Alarm::Closed(path) => {
+            format!(
+                "{} is a socket of the host that appeared while the turn ran; it is hidden now",
+                path.display()
+            )
+        }
+        Alarm::Open(path) => format!(
+            "{} is a socket of the host that appeared while the turn ran; THE TURN CAN CONNECT TO IT",
+            path.display()
+        ),
         Alarm::Appeared(path) => {
             format!("{} appeared while the turn ran; git follows or runs what is there", path.display())
         }

@@ -23,6 +23,8 @@ use codeoid_hooks::{shadow, shared};
 use codeoid_spec::audit::Event;
 use codeoid_spec::bundle;
 use codeoid_spec::git::Protection;
+use codeoid_spec::host::Host;
+use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::plan::Plan;
 use codeoid_spec::policy::Policy;
 use codeoid_spec::report::{Action, Finding, Timing, TurnReport};
@@ -32,6 +34,7 @@ use oci_spec::runtime::Spec;
 use crate::cgroup::{self, Hierarchies};
 use crate::diagnostic::{Doing, Failure, one_line};
 use crate::executor::{self, Choice, coverage};
+use crate::proxy::Refusal;
 use crate::report::Target;
 use crate::session::{Locked, Session};
 use crate::supervise::Signals;
@@ -282,6 +285,7 @@ impl Opened {
             signals,
             quiet,
             on_loss: Box::new(on_loss),
+            on_refusal: record_refusals(host, &plan.session, &plan.turn, repository),
             on_lasting,
         };
         let warnings = &mut self.warnings;
@@ -338,6 +342,26 @@ impl Opened {
             }
         }
     }
+}
+
+/// A destination that the network proxy refused goes to the audit log at once; it is in the turn's report as well, so
+/// that a log which cannot be written does not take the turn's end away.
+fn record_refusals(
+    host: &Host,
+    session: &SessionId,
+    turn: &TurnId,
+    repository: Option<&Path>,
+) -> Box<dyn FnMut(&Refusal)> {
+    let (state, session, turn) = (host.state.clone(), session.clone(), turn.clone());
+    let repository = repository.map(Path::to_owned);
+    Box::new(move |refusal| {
+        let detail = serde_json::json!(refusal);
+        let event = Event::NetworkRefused;
+        let repository = repository.as_deref();
+        if let Err(failure) = audit::append(&state, event, Some(&session), Some(&turn), repository, detail) {
+            say(&failure.to_string());
+        }
+    })
 }
 
 /// Finishes turns whose shim was killed; returns what is to be said of them.

@@ -54,6 +54,7 @@ pub fn run_bundle(dir: &Path, runtime: Option<&Path>) -> Result<u8, Failure> {
         signals: &signals,
         quiet: false,
         on_loss: Box::new(|| ()),
+        on_refusal: super::record_refusals(&host, &session, &turn, None),
         on_lasting: None,
     };
     let executed = execution.run(&session, &turn, |_| Ok(()), |_, _| Ok(()));

@@ -48,6 +48,10 @@ pub mod annotation {
     pub const FALLBACK: &str = "dev.codeoid.fallback";
     /// Which network: `host`, `off`, `allowlist`.
     pub const NETWORK: &str = "dev.codeoid.network";
+    /// With `allowlist`: the destinations that the proxy lets through, as a JSON array.
+    pub const NETWORK_ALLOW: &str = "dev.codeoid.network.allow";
+    /// With `allowlist`: where the proxy listens in the sandbox's network namespace, `ADDRESS:PORT`.
+    pub const NETWORK_PROXY: &str = "dev.codeoid.network.proxy";
     /// Paths whose mask lies on a path that the host may replace, as a JSON array: to be watched.
     pub const WATCH_MASKS: &str = "dev.codeoid.watch.masks";
     /// The host's sockets that are hidden, as a JSON array: to be watched likewise, if the turn is not over before.
@@ -353,6 +357,11 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
     put(annotation::UID, plan.uid.to_string());
     put(annotation::GID, plan.gid.to_string());
     put(annotation::NETWORK, plan.network.value.as_str().to_owned());
+    if plan.network.value == Network::Allowlist {
+        let allow: Vec<&str> = plan.allow.iter().map(|destination| destination.value.as_str()).collect();
+        put(annotation::NETWORK_ALLOW, serde_json::Value::from(allow).to_string());
+        put(annotation::NETWORK_PROXY, crate::network::PROXY.to_string());
+    }
     if let Some(home) = &layout.home {
         put(annotation::HOME_MERGED, utf8(&home.merged)?.to_owned());
         put(annotation::HOME_HIDES, home_digest(plan));

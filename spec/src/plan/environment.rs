@@ -1,6 +1,7 @@
 //! The command's environment: the caller's, without what leads to agents, sockets or other repositories.
 
 use crate::host::Host;
+use crate::network;
 use crate::policy::{Network, Policy};
 use crate::secrets;
 
@@ -71,6 +72,16 @@ pub(super) fn build(policy: &Policy, host: &Host, request: &Request) -> Built {
         set(&mut env, "PWD", workspace);
     }
     env.retain(|(name, _)| name != "OLDPWD");
+    if policy.network.value == Network::Allowlist {
+        let proxy = format!("http://{}", network::PROXY);
+        let variables = network::PROXY_VARIABLES.map(|name| (name, proxy.as_str()));
+        for (name, value) in variables.into_iter().chain([("NO_PROXY", network::NO_PROXY)]) {
+            // curl and what uses it read HTTP_PROXY in lower case only: a server's CGI programs have it otherwise from
+            // a client's header (httpoxy.org).
+            set(&mut env, name, value);
+            set(&mut env, &name.to_ascii_lowercase(), value);
+        }
+    }
     for pair in &policy.env_set {
         set(&mut env, &pair.value.0, &pair.value.1);
     }

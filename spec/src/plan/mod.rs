@@ -69,6 +69,8 @@ pub struct Plan {
     pub home: Sourced<Home>,
     /// Which network.
     pub network: Sourced<Network>,
+    /// What the proxy of a network that is `allowlist` lets through.
+    pub allow: Vec<Sourced<String>>,
     /// Limits.
     pub limits: Limits,
     /// Rules that the owner accepts to be weaker where this host cannot enforce them.

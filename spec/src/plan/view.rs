@@ -59,6 +59,7 @@ pub(super) fn build(
     view.mounts.sort_by_key(|mount| depth(&mount.target));
     view.place_guard();
     view.place_masks();
+    view.open_sockets()?;
     view.check_reachable()?;
     let View { mounts, covers, hidden, masked, watched, sockets, .. } = view;
     let View { top_hidden, widened, warnings, plain_home, home_read_only, .. } = view;
@@ -86,6 +87,7 @@ pub(super) fn build(
         widened,
         home: policy.home.clone(),
         network: policy.network.clone(),
+        allow: policy.allow.clone(),
         limits: Limits {
             memory: policy.memory.clone(),
             cpus: policy.cpus.clone(),

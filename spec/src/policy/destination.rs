@@ -2,8 +2,10 @@
 //! for, so every spelling that could mean two things to two resolvers is refused.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+
+use ipnet::IpNet;
 
 use super::value::{Error, shown};
 
@@ -17,11 +19,11 @@ pub enum DestinationFault {
     /// A URL.
     #[error("a scheme or a path")]
     Url,
-    /// A pattern.
-    #[error("a pattern")]
+    /// A pattern that is not `*.` and a name.
+    #[error("a pattern that is not '*.' and a name")]
     Pattern,
-    /// A network with a prefix length.
-    #[error("a network")]
+    /// A network whose prefix length is none, or that has bits beyond it.
+    #[error("not a network: its prefix length is wrong, or the address has bits beyond it")]
     Network,
     /// An IPv6 address without brackets: where does the port begin?
     #[error("an IPv6 address without brackets")]
@@ -48,10 +50,21 @@ pub struct Destination {
 pub enum Host {
     /// A name, in lower case, without the final dot.
     Name(String),
+    /// Every name below this one, at any depth; not the name itself.
+    Below(String),
+    /// A network, with no bits beyond its prefix.
+    Network(IpNet),
     /// An IPv4 address.
     V4(Ipv4Addr),
     /// An IPv6 address.
     V6(Ipv6Addr),
+}
+
+impl Destination {
+    /// A name or an IPv4 address as a client writes it, read as strictly as a rule is.
+    pub(crate) fn host_of(text: &str) -> Option<Host> {
+        host_name(text)
+    }
 }
 
 impl FromStr for Destination {
@@ -62,37 +75,27 @@ impl FromStr for Destination {
         if text.contains("//") {
             return Err(fail(DestinationFault::Url));
         }
+        if text.contains('/') {
+            return network(text).map_err(fail);
+        }
+        if let Some(rest) = text.strip_prefix("*.") {
+            let (name, port) = split_port(rest).map_err(fail)?;
+            return match host_name(name) {
+                Some(Host::Name(name)) => Ok(Self { host: Host::Below(name), port }),
+                _ => Err(fail(DestinationFault::Pattern)),
+            };
+        }
         if text.contains('*') {
             return Err(fail(DestinationFault::Pattern));
         }
-        if let Some((address, _)) = text.split_once('/') {
-            let network = address.parse::<std::net::IpAddr>().is_ok();
-            return Err(fail(if network { DestinationFault::Network } else { DestinationFault::Url }));
-        }
-        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-            let (address, port) = rest.split_once(']').ok_or_else(|| fail(DestinationFault::Host))?;
-            let address = address.parse().map_err(|_| fail(DestinationFault::Host))?;
-            let port = match port {
-                "" => None,
-                _ => Some(port.strip_prefix(':').ok_or_else(|| fail(DestinationFault::Port))?),
-            };
-            (Host::V6(address), port)
+        let (host, port) = if text.starts_with('[') {
+            let (address, port) = bracketed(text).map_err(fail)?;
+            (Host::V6(address.parse().map_err(|_| fail(DestinationFault::Host))?), port)
         } else if text.parse::<Ipv6Addr>().is_ok() {
             return Err(fail(DestinationFault::Brackets));
         } else {
-            let (host, port) = match text.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (text, None),
-            };
+            let (host, port) = split_port(text).map_err(fail)?;
             (host_name(host).ok_or_else(|| fail(DestinationFault::Host))?, port)
-        };
-        let port = match port {
-            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                let port = digits.parse().ok().filter(|port| *port > 0);
-                Some(port.ok_or_else(|| fail(DestinationFault::Port))?)
-            }
-            Some(_) => return Err(fail(DestinationFault::Port)),
-            None => None,
         };
         Ok(Self { host, port })
     }
@@ -102,6 +105,9 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             Host::Name(name) => f.write_str(name)?,
+            Host::Below(name) => write!(f, "*.{name}")?,
+            Host::Network(IpNet::V4(network)) => network.fmt(f)?,
+            Host::Network(IpNet::V6(network)) => write!(f, "[{network}]")?,
             Host::V4(address) => address.fmt(f)?,
             Host::V6(address) => write!(f, "[{address}]")?,
         }
@@ -110,6 +116,54 @@ impl fmt::Display for Destination {
             None => Ok(()),
         }
     }
+}
+
+/// What stands in brackets, and the port behind it.
+fn bracketed(text: &str) -> Result<(&str, Option<u16>), DestinationFault> {
+    let rest = text.strip_prefix('[').ok_or(DestinationFault::Host)?;
+    let (inner, rest) = rest.split_once(']').ok_or(DestinationFault::Host)?;
+    let port = match rest {
+        "" => None,
+        _ => Some(port(rest.strip_prefix(':').ok_or(DestinationFault::Port)?)?),
+    };
+    Ok((inner, port))
+}
+
+/// A host, and the port behind it.
+fn split_port(text: &str) -> Result<(&str, Option<u16>), DestinationFault> {
+    match text.split_once(':') {
+        Some((host, digits)) => Ok((host, Some(port(digits)?))),
+        None => Ok((text, None)),
+    }
+}
+
+fn port(digits: &str) -> Result<u16, DestinationFault> {
+    // A sign would parse too.
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(DestinationFault::Port);
+    }
+    digits.parse().ok().filter(|port| *port > 0).ok_or(DestinationFault::Port)
+}
+
+/// `10.0.0.0/8`, `[fd00::/8]`, either with a port behind it. What is no address before the slash is a URL.
+fn network(text: &str) -> Result<Destination, DestinationFault> {
+    let (inner, port) = if text.starts_with('[') {
+        bracketed(text)?
+    } else {
+        let (address, rest) = text.split_once('/').ok_or(DestinationFault::Url)?;
+        match address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(_)) => {}
+            Ok(IpAddr::V6(_)) => return Err(DestinationFault::Brackets),
+            Err(_) => return Err(DestinationFault::Url),
+        }
+        let (length, port) = split_port(rest)?;
+        (&text[..address.len() + 1 + length.len()], port)
+    };
+    let network: IpNet = inner.parse().map_err(|_| DestinationFault::Network)?;
+    if network.trunc() != network {
+        return Err(DestinationFault::Network);
+    }
+    Ok(Destination { host: Host::Network(network), port })
 }
 
 /// A name or an IPv4 address. What looks like a number (`127.1`, `0x7f.1`, `2130706433`) but is not four of
@@ -146,6 +200,13 @@ mod tests {
             ("[2001:DB8::1]:8080", "[2001:db8::1]:8080"),
             ("localhost:5432", "localhost:5432"),
             ("my_service", "my_service"),
+            ("*.Example.org", "*.example.org"),
+            ("*.example.org:443", "*.example.org:443"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("10.0.0.0/8:5432", "10.0.0.0/8:5432"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("[FD00::/8]:443", "[fd00::/8]:443"),
+            ("[::1/128]", "[::1/128]"),
         ] {
             let destination: Destination = text.parse().unwrap();
             assert_eq!(destination.to_string(), canonical, "{text}");
@@ -155,8 +216,19 @@ mod tests {
             ("", DestinationFault::Host),
             ("https://example.org", DestinationFault::Url),
             ("example.org/path", DestinationFault::Url),
-            ("10.0.0.0/8", DestinationFault::Network),
-            ("*.example.org", DestinationFault::Pattern),
+            ("10.0.0.0/33", DestinationFault::Network),
+            ("10.0.0.1/8", DestinationFault::Network),
+            ("10.0.0.0/", DestinationFault::Network),
+            ("10.0.0.0/8:", DestinationFault::Port),
+            ("fd00::/8", DestinationFault::Brackets),
+            ("[fd00::1/8]", DestinationFault::Network),
+            ("10.0/8", DestinationFault::Url),
+            ("*", DestinationFault::Pattern),
+            ("*.", DestinationFault::Pattern),
+            ("*.127.0.0.1", DestinationFault::Pattern),
+            ("*example.org", DestinationFault::Pattern),
+            ("a.*.org", DestinationFault::Pattern),
+            ("*.*.org", DestinationFault::Pattern),
             ("::1", DestinationFault::Brackets),
             ("[::1", DestinationFault::Host),
             ("[::1]80", DestinationFault::Port),

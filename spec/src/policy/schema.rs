@@ -67,7 +67,7 @@ struct Sandbox {
 struct NetworkGroup {
     /// The network (default: host).
     mode: Network,
-    /// The destinations that `allowlist` lets through: HOST or HOST:PORT.
+    /// The destinations that `allowlist` lets through: HOST or HOST:PORT, where HOST is a name, `*.NAME`, an address or a network.
     allow: Vec<String>,
 }
 

@@ -109,7 +109,7 @@ pub enum Error {
     },
     /// Not a destination.
     #[error(
-        "{given} is not a destination: {fault}; allowed is HOST or HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets"
+        "{given} is not a destination: {fault}; allowed is HOST or HOST:PORT, where HOST is a name, *.NAME, an IPv4 address or network, or an IPv6 address or network in brackets"
     )]
     Destination {
         /// What was written.

@@ -2,6 +2,10 @@
 //! to be used: a read-only mount does not stop connect(2). What is not in this list is found by looking at what
 //! listens.
 
+use std::path::{Path, PathBuf};
+
+use super::pattern::matches;
+
 /// What a socket gives to whoever connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
@@ -242,4 +246,41 @@ const SOCKETS: &[KnownSocket] = &[
 #[must_use]
 pub fn known_sockets() -> &'static [KnownSocket] {
     SOCKETS
+}
+
+/// Where root-equivalent sockets lie that a sandbox would see as they are: neither in a directory that every sandbox has
+/// for itself, nor in a home, which is seen through an overlay. Each stands for all that is in it.
+pub fn root_equivalent_places() -> impl Iterator<Item = PathBuf> {
+    const OWN: [&str; 4] = ["/run/", "/var/run/", "/tmp/", "/var/tmp/"];
+    let seen = |socket: &&KnownSocket| {
+        let own = OWN.iter().any(|own| socket.path.starts_with(own));
+        socket.class == Class::RootEquivalent && socket.path.starts_with('/') && !own
+    };
+    SOCKETS.iter().filter(seen).map(|socket| PathBuf::from(socket.path.trim_end_matches('/')))
+}
+
+/// The known socket that a path is, or lies in. `home` and `runtime` are the caller's own directories.
+#[must_use]
+pub fn known_socket(
+    path: &Path,
+    home: Option<&Path>,
+    runtime: Option<&Path>,
+) -> Option<&'static KnownSocket> {
+    SOCKETS.iter().find(|socket| {
+        let (base, rest) = match socket.path.split_once('/') {
+            Some(("~", rest)) => (home, rest),
+            Some(("$XDG_RUNTIME_DIR", rest)) => (runtime, rest),
+            Some(("$TMPDIR", rest)) => (Some(Path::new("/tmp")), rest),
+            Some(("", rest)) => (Some(Path::new("/")), rest),
+            // Abstract, or below a checkout.
+            _ => return false,
+        };
+        let Some(below) = base.and_then(|base| path.strip_prefix(base).ok()) else { return false };
+        let mut parts = below.iter();
+        let all = rest.trim_end_matches('/').split('/').all(|pattern| {
+            parts.next().and_then(|part| part.to_str()).is_some_and(|part| matches(pattern, part))
+        });
+        // A directory stands for what is in it, a socket for itself.
+        all && (rest.ends_with('/') || parts.next().is_none())
+    })
 }

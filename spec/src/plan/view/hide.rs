@@ -12,6 +12,7 @@ use crate::origin::Sourced;
 use crate::paths::is_within;
 use crate::plan::Error;
 use crate::plan::cover::Cover;
+use crate::secrets;
 
 impl View<'_> {
     /// Decides, for each hidden path, what hides it: a whiteout where a cover is possible, else a mask.
@@ -137,12 +138,27 @@ impl View<'_> {
             return;
         }
         let parent = path.parent().unwrap_or(path);
+        let is_socket = secrets::root_equivalent_places().any(|place| place == path);
+        // Its daemon may make the directories above a socket as well; never a cover of all that is in `/var`.
+        let existing = |at: &&Path| depth(at) > 2 && self.tree.node(at).is_some();
+        let parent =
+            if is_socket { path.ancestors().skip(1).find(existing).unwrap_or(parent) } else { parent };
         match self.tree.node(parent) {
             Some(Node::Directory { mode }) => {
                 // An overlay shows nothing of what is mounted below; then the path itself is masked.
                 // As root it does not matter: what is mounted below is bound again.
                 if !self.host.is_root() && self.host.mounts_below(parent).next().is_some() {
-                    self.masked.push(path.to_owned());
+                    match self.tree.node(path) {
+                        // What is in there is dead through an overlay of its own, until the host replaces it.
+                        Some(Node::Directory { mode })
+                            if is_socket && self.host.mounts_below(path).next().is_none() =>
+                        {
+                            self.covers.push(Cover::new(path.to_owned(), mode, false));
+                        }
+                        // A daemon that is not there: the path is watched for secrets only.
+                        None if is_socket => {}
+                        _ => self.masked.push(path.to_owned()),
+                    }
                     return;
                 }
                 let mut cover = Cover::new(parent.to_owned(), mode, false);

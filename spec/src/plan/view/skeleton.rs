@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::host::{Host, Node, Tree};
-use crate::mount::Mount;
+use crate::mount::{Kind, Mount};
 
 /// Names in `/` that are the sandbox's own.
 pub(super) const OWN_TOP: [&str; 4] = ["proc", "dev", "run", "tmp"];
@@ -55,7 +55,17 @@ pub(super) fn skeleton(
             .iter()
             .any(|around| around.target != *at && around.target.starts_with("/run") && around.covers(at))
     });
+    let is_file = |path: &Path| {
+        let node = mounts.iter().find(|mount| mount.target == path).and_then(|mount| match &mount.kind {
+            Kind::Bind { source, .. } => tree.node(source),
+            _ => None,
+        });
+        matches!(node, Some(Node::File | Node::Other))
+    };
     for path in resolver.chain(kept).chain(mounted) {
+        if is_file(path) {
+            entries.insert(path.to_owned(), Node::File);
+        }
         for ancestor in path.ancestors().filter(|at| at.starts_with("/run") && *at != Path::new("/run")) {
             entries.entry(ancestor.to_owned()).or_insert(directory(0o755));
         }
