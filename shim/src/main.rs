@@ -10,6 +10,7 @@ mod layers;
 mod probe;
 mod remask;
 mod report;
+mod runtime;
 mod seccomp;
 mod session;
 mod supervise;
@@ -31,6 +32,11 @@ fn main() -> ExitCode {
             None => return ExitCode::from(diagnostic::REFUSED),
         }
     }
+    let mut args = std::env::args_os();
+    if args.nth(1).is_some_and(|word| word == runtime::hooks::REEXEC) {
+        return runtime::hooks::become_hook(args);
+    }
+    runtime::cli::remember_listen_fds();
     // libcontainer would hand on descriptors that a service manager meant for its own child (sd_listen_fds(3)).
     if let Err(error) = sys::process::remove_variables(&["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]) {
         return cli::report(&diagnostic::Failure::from_error("prepare the environment", &error));
