@@ -278,6 +278,7 @@ fn the_root_and_its_mounts(place: &Place, runtime: Oci) {
         stat -c %a /private; touch /sys/fs/cgroup/x 2>/dev/null && echo cgroups are writable
         for d in /sys/fs/cgroup/*/; do mkdir $d/x 2>/dev/null && echo $d is writable; done
         touch /proc/sys/kernel/hostname 2>/dev/null && echo x > /proc/sys/kernel/hostname 2>/dev/null && echo sys
+        for d in /sys/fs/cgroup/*/; do case $(stat -c %a $d) in *[2367]) echo $d is open to all;; esac; done
         head -c 1 /proc/kcore | wc -c; for f in null zero full random urandom tty; do test -c /dev/$f || echo $f; done
         test -L /dev/fd && test -L /dev/stdin && test -L /dev/ptmx || echo links",
     );
@@ -285,6 +286,22 @@ fn the_root_and_its_mounts(place: &Place, runtime: Oci) {
     assert_eq!(finished.expect_ok().out(), "content\ncontent\ncopied\n711\n0\n", "{finished}");
     assert!(!bundle.root("filled/new").exists());
     bundle.expect_gone();
+}
+
+/// A container that joins the pid namespace of another one, as `--pid container:` does.
+fn a_pid_namespace_is_shared(place: &Place, runtime: Oci) {
+    let first = Bundle::new(place, runtime, "echo up; exec sleep 60");
+    first.start().expect_ok();
+    first.wait_for("up");
+    let pid = first.state()["pid"].to_string();
+    let mut config = first.config.clone();
+    config["linux"]["namespaces"][0] = json!({ "type": "pid", "path": format!("/proc/{pid}/ns/pid") });
+    config["linux"]["cgroupsPath"] = json!(format!("/codeoid-tests/{}-2", first.id()));
+    config["process"]["args"] = json!(["sh", "-c", "cat /proc/1/comm; ls -d /sys/fs/cgroup"]);
+    fs::write(first.dir().join("config.json"), config.to_string()).unwrap();
+    let finished = first.oci(&["run", "second"]);
+    assert_eq!(finished.expect_ok().out(), "sleep\n/sys/fs/cgroup\n", "{finished}");
+    assert_eq!(first.status(), "running");
 }
 
 fn the_network_has_a_loopback(place: &Place, runtime: Oci) {
@@ -665,7 +682,7 @@ fn a_terminal_in_the_foreground(place: &Place, runtime: Oci) {
     let mut bundle = Bundle::new(
         place,
         runtime,
-        "stty size; test -t 0 && test -t 1 && echo tty; read x; echo got-$x; exit 9",
+        "until [ \"$(stty size 2>&1)\" = '24 80' ]; do sleep 0.05; done; stty size; test -t 0 && test -t 1 && echo tty; read x; echo got-$x; exit 9",
     );
     bundle.config["process"]["terminal"] = json!(true);
     bundle.write();
@@ -712,6 +729,7 @@ each_runtime!(
     bad_bundles_leave_nothing,
     the_process_is_as_asked_for,
     the_root_and_its_mounts,
+    a_pid_namespace_is_shared,
     the_network_has_a_loopback,
     hooks_run_in_their_order,
     processes_join_a_container,

@@ -20,6 +20,59 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// How long the kernel may take to freeze or to let go of a cgroup.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The controllers of cgroup v1 in which libcontainer puts a container.
+const CONTROLLERS: [&str; 12] = [
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
+];
+
+/// A mounted hierarchy of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// Its controllers, with v1.
+    pub controllers: Vec<String>,
+    /// Whether it is that of v2.
+    pub unified: bool,
+}
+
+/// The hierarchies in which containers are.
+pub fn hierarchies(table: &str) -> Vec<Hierarchy> {
+    let mut found = Vec::new();
+    for line in table.lines() {
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        let Some(point) = left.split(' ').nth(4) else { continue };
+        let mut right = right.split(' ');
+        let (kind, options) = (right.next().unwrap_or(""), right.nth(1).unwrap_or(""));
+        let controllers: Vec<String> =
+            options.split(',').filter(|name| CONTROLLERS.contains(name)).map(str::to_owned).collect();
+        let unified = kind == "cgroup2" && point == ROOT;
+        if unified || kind == "cgroup" && point.starts_with(ROOT) && !controllers.is_empty() {
+            let point = PathBuf::from(point);
+            found.retain(|known: &Hierarchy| known.point != point);
+            found.push(Hierarchy { point, controllers, unified });
+        }
+    }
+    found
+}
+
+/// Those of this host.
+pub fn host() -> Result<Vec<Hierarchy>> {
+    let table = fs::read_to_string("/proc/self/mountinfo").map_err(Error::io("read the mount table"))?;
+    Ok(hierarchies(&table))
+}
+
 /// The directories of one cgroup, one for each hierarchy.
 #[derive(Debug)]
 pub struct Cgroup {
@@ -41,27 +94,24 @@ impl Cgroup {
 
     /// The same, with a mount table (proc_pid_mountinfo(5)).
     fn within(path: &Path, table: &str) -> Self {
-        let below = |point: &str| Path::new(point).join(path.strip_prefix("/").unwrap_or(path));
-        let mut cgroup = Self { dirs: Vec::new(), freezer: None, unified: true };
-        for line in table.lines() {
-            let Some((left, right)) = line.split_once(" - ") else { continue };
-            let Some(point) = left.split(' ').nth(4) else { continue };
-            let mut right = right.split(' ');
-            let (kind, options) = (right.next().unwrap_or(""), right.nth(1).unwrap_or(""));
-            if kind == "cgroup2" && point == ROOT {
-                cgroup.dirs.push(below(point));
-                cgroup.freezer = Some(below(point));
-            } else if kind == "cgroup" && point.starts_with(ROOT) {
-                cgroup.unified = false;
-                if options.split(',').any(|name| name == "freezer") {
-                    cgroup.freezer = Some(below(point));
-                }
-                cgroup.dirs.push(below(point));
+        let below = |point: &Path| point.join(path.strip_prefix("/").unwrap_or(path));
+        let found = hierarchies(table);
+        let legacy: Vec<&Hierarchy> = found.iter().filter(|hierarchy| !hierarchy.unified).collect();
+        let mut dirs: Vec<PathBuf> = match legacy.is_empty() {
+            true => found.iter().map(|hierarchy| below(&hierarchy.point)).collect(),
+            false => legacy.iter().map(|hierarchy| below(&hierarchy.point)).collect(),
+        };
+        let freezer = match legacy.is_empty() {
+            true => dirs.first().cloned(),
+            false => {
+                let has =
+                    |hierarchy: &&&Hierarchy| hierarchy.controllers.iter().any(|name| name == "freezer");
+                legacy.iter().find(has).map(|hierarchy| below(&hierarchy.point))
             }
-        }
-        cgroup.dirs.sort_unstable();
-        cgroup.dirs.dedup();
-        cgroup
+        };
+        dirs.sort_unstable();
+        dirs.dedup();
+        Self { dirs, freezer, unified: legacy.is_empty() }
     }
 
     /// That of a container. Where systemd keeps it, it is where its first process is; without one it is gone.

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use oci_spec::runtime::{Hooks, LinuxSeccomp};
 use serde_json::Value;
 
-use super::cgroup::Cgroup;
+use super::cgroup::{self, Cgroup};
 use super::error::{Error, Result};
 use super::foreground::Console;
 use super::inside::Rest;
@@ -100,8 +100,13 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
     let process = Process::parse(process, &mut warnings)?;
     let process_terminal = process.terminal;
     check_terminal(process.terminal, !request.foreground, request.console_socket.is_some())?;
-    let place =
-        Place { bundle: &bundle.dir, rootfs: &bundle.rootfs, id: &request.id, systemd: runtime.systemd };
+    let place = Place {
+        bundle: &bundle.dir,
+        rootfs: &bundle.rootfs,
+        id: &request.id,
+        systemd: runtime.systemd,
+        hierarchies: &cgroup::host()?,
+    };
     let normalised = normalise(&bundle.config, place)?;
     let hooks: Hooks = match bundle.config.get("hooks").filter(|hooks| !hooks.is_null()) {
         Some(hooks) => serde_json::from_value(hooks.clone())
@@ -266,8 +271,8 @@ fn build(
 
     let trail = Trail::begin().map_err(Error::io("begin the log"))?;
     let process = payload.process.clone();
-    // Directories and devices get the modes that the configuration says.
-    nix::sys::stat::umask(Mode::empty());
+    // Whatever the caller's is: cgroups and mount points are made with it.
+    nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     let made = ContainerBuilder::new(request.id.clone(), SyscallType::Linux)
         .with_executor(payload)
         .with_preserved_fds(i32::try_from(request.preserve_fds).unwrap_or(0))

@@ -29,6 +29,8 @@ pub struct Rest {
     pub propagation: Vec<Propagation>,
     /// tmpfs mounts that begin with what they cover.
     pub copy_up: Vec<PathBuf>,
+    /// Symbolic links: what they say, and where they are.
+    pub links: Vec<(PathBuf, PathBuf)>,
     /// Mounts that become read-only.
     pub sealed: Vec<PathBuf>,
     /// Whether the loopback device is to be raised.
@@ -60,6 +62,9 @@ impl Rest {
         for propagation in &self.propagation {
             nix::mount::mount(None::<&str>, &propagation.path, None::<&str>, propagation.flags, None::<&str>)
                 .map_err(Error::errno(format!("propagation of {}", propagation.path.display())))?;
+        }
+        for (target, at) in &self.links {
+            symlink(target, at).map_err(Error::io(format!("symlink {}", at.display())))?;
         }
         make_cwd(cwd);
         for path in &self.sealed {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::MsFlags;
 use serde_json::{Map, Value, json};
 
-use super::cgroup;
+use super::cgroup::{self, Hierarchy};
 use super::error::{Error, Result};
 use super::hooks;
 use super::inside::{Propagation, Rest};
@@ -39,6 +39,8 @@ pub struct Place<'a> {
     pub id: &'a str,
     /// Whether systemd keeps the cgroups.
     pub systemd: bool,
+    /// The hierarchies of this host.
+    pub hierarchies: &'a [Hierarchy],
 }
 
 /// Options of mounts that libcontainer passes over without a word.
@@ -68,6 +70,10 @@ pub fn normalise(config: &Value, place: Place<'_>) -> Result<Normalised> {
         for (index, mount) in mounts.iter_mut().enumerate() {
             normalise_mount(object(mount, &format!("mounts[{index}]"))?, place.rootfs, &mut done.rest)?;
         }
+        *mounts = std::mem::take(mounts)
+            .into_iter()
+            .flat_map(|mount| cgroup_mounts(mount, &done.cgroup, place.hierarchies, &mut done.rest))
+            .collect();
     }
     if let Some(hooks) = top.get_mut("hooks").and_then(Value::as_object_mut) {
         for kind in ["prestart", "createRuntime", "createContainer"] {
@@ -181,6 +187,30 @@ fn cgroup_path(linux: &mut Map<String, Value>, place: Place<'_>) -> Result<PathB
     }
     linux.insert("cgroupsPath".to_owned(), json!(path));
     Ok(path)
+}
+
+/// A cgroup mount of v1 is a tmpfs with one mount for each hierarchy, of what is the container's in it. libcontainer
+/// looks for that by a number of the process in another pid namespace than the one that it asks.
+fn cgroup_mounts(mount: Value, cgroup: &Path, hierarchies: &[Hierarchy], rest: &mut Rest) -> Vec<Value> {
+    let legacy: Vec<&Hierarchy> = hierarchies.iter().filter(|hierarchy| !hierarchy.unified).collect();
+    if mount["type"] != "cgroup" || legacy.is_empty() {
+        return vec![mount];
+    }
+    let destination = Path::new(mount["destination"].as_str().unwrap_or_default()).to_owned();
+    let options = |last: &str| ["nosuid", "noexec", "nodev", last].map(str::to_owned);
+    let mut mounts = vec![json!({ "destination": destination, "type": "tmpfs", "source": "tmpfs",
+        "options": options("mode=755") })];
+    for hierarchy in legacy {
+        let Some(name) = hierarchy.point.file_name() else { continue };
+        let at = destination.join(name);
+        let source = hierarchy.point.join(cgroup.strip_prefix("/").unwrap_or(cgroup));
+        mounts.push(json!({ "destination": at, "type": "bind", "source": source,
+            "options": options("bind") }));
+        // Controllers that share a hierarchy are known by their own names too.
+        let others = hierarchy.controllers.iter().filter(|other| name != other.as_str());
+        rest.links.extend(others.map(|other| (PathBuf::from(name), destination.join(other))));
+    }
+    mounts
 }
 
 fn normalise_mount(mount: &mut Map<String, Value>, rootfs: &Path, rest: &mut Rest) -> Result<()> {
@@ -324,7 +354,13 @@ mod tests {
     fn with(change: impl Fn(&mut Value)) -> Result<Normalised> {
         let mut config = base();
         change(&mut config);
-        let place = Place { bundle: Path::new("/b"), rootfs: Path::new("/nosuch"), id: "id", systemd: false };
+        let place = Place {
+            bundle: Path::new("/b"),
+            rootfs: Path::new("/nosuch"),
+            id: "id",
+            systemd: false,
+            hierarchies: &[],
+        };
         normalise(&config, place)
     }
 
@@ -381,6 +417,26 @@ mod tests {
         let cgroup =
             json!({ "destination": "/sys/fs/cgroup", "type": "cgroup", "options": ["ro", "nosuid"] });
         assert_eq!(mount(cgroup).unwrap().rest.sealed, [PathBuf::from("/sys/fs/cgroup")]);
+    }
+
+    #[test]
+    fn a_cgroup_mount_of_v1_shows_the_containers_part() {
+        let hierarchies = cgroup::hierarchies(
+            "30 1 0:20 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             31 1 0:21 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+             32 1 0:22 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n",
+        );
+        let mount = json!({ "destination": "/c", "type": "cgroup", "source": "cgroup" });
+        let mut rest = Rest::default();
+        let mounts = cgroup_mounts(mount, Path::new("/id"), &hierarchies, &mut rest);
+        let flags = ["nosuid", "noexec", "nodev", "bind"];
+        assert_eq!(mounts.len(), 3, "{mounts:?}");
+        assert_eq!(
+            mounts[1],
+            json!({ "destination": "/c/memory", "type": "bind", "source": "/sys/fs/cgroup/memory/id", "options": flags })
+        );
+        let link = |name: &str| (PathBuf::from("cpu,cpuacct"), PathBuf::from(name));
+        assert_eq!(rest.links, [link("/c/cpu"), link("/c/cpuacct")]);
     }
 
     #[test]
