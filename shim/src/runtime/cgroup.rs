@@ -15,7 +15,7 @@ use super::error::{Error, Result};
 use super::record::Record;
 
 /// Where hierarchies are mounted; libcontainer looks nowhere else.
-const ROOT: &str = "/sys/fs/cgroup";
+pub const ROOT: &str = "/sys/fs/cgroup";
 
 /// How long the kernel may take to freeze or to let go of a cgroup.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -122,6 +122,19 @@ impl Cgroup {
             return Self::at(Path::new(path));
         }
         Self::at(&record.cgroup)
+    }
+
+    /// Whether there is one hierarchy only, v2.
+    pub fn is_unified(&self) -> bool {
+        self.unified
+    }
+
+    /// Whether the caller may make it, or change it where it is there.
+    pub fn is_writable(&self) -> bool {
+        self.dirs.iter().all(|dir| {
+            let there = dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new(ROOT));
+            nix::unistd::access(there, nix::unistd::AccessFlags::W_OK).is_ok()
+        })
     }
 
     /// The directories that exist.

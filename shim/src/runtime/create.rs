@@ -21,10 +21,11 @@ use super::error::{Error, Result};
 use super::foreground::Console;
 use super::inside::Rest;
 use super::log::{Cause, Trail};
-use super::normalise::{Place, normalise};
+use super::normalise::{self, Normalised, Place};
 use super::payload::{self, Payload};
 use super::process::Process;
 use super::record::{self, Container, Record, Status};
+use super::unmanaged::{self, Aside};
 use super::{Runtime, hooks, seccomp, write_pid};
 use crate::sys::process as sys;
 
@@ -100,14 +101,6 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
     let process = Process::parse(process, &mut warnings)?;
     let process_terminal = process.terminal;
     check_terminal(process.terminal, !request.foreground, request.console_socket.is_some())?;
-    let place = Place {
-        bundle: &bundle.dir,
-        rootfs: &bundle.rootfs,
-        id: &request.id,
-        systemd: runtime.systemd,
-        hierarchies: &cgroup::host()?,
-    };
-    let normalised = normalise(&bundle.config, place)?;
     let hooks: Hooks = match bundle.config.get("hooks").filter(|hooks| !hooks.is_null()) {
         Some(hooks) => serde_json::from_value(hooks.clone())
             .map_err(|error| Error::config("hooks", error.to_string()))?,
@@ -128,8 +121,8 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
         created: jiff::Timestamp::now().to_string(),
         owner: nix::unistd::getuid().as_raw(),
         systemd: runtime.systemd,
-        cgroup: normalised.cgroup.clone(),
-        own_pids: normalised.own_pids,
+        cgroup: cgroup_path(&bundle, &request.id, runtime.systemd)?,
+        own_pids: false,
         annotations,
         hooks: Some(hooks),
     };
@@ -143,6 +136,10 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
         let _ = fs::remove_dir_all(&dir);
     })?;
     let mut container = Container::new(dir, record, lock);
+    let normalised = normalise_here(&bundle, &mut container, &cgroup, runtime.systemd).inspect_err(|_| {
+        let _ = fs::remove_dir_all(&container.dir);
+    })?;
+    let Here { normalised, aside } = normalised;
     let payload = prepared(runtime, &request, &container, process, filter, normalised.rest);
     let console = (request.foreground && process_terminal).then(|| Console::listen(&container.dir));
     let made = console.transpose().and_then(|console| {
@@ -151,6 +148,9 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
         build(&mut container, &bundle, &normalised.config, &request, payload)?;
         console.map(Console::receive).transpose()
     });
+    if let Some(aside) = aside {
+        aside.forget();
+    }
     match made {
         Ok(master) => Ok(Made { container, master }),
         Err(error) => {
@@ -198,6 +198,53 @@ fn read(dir: &Path) -> Result<Bundle> {
         return Err(Error::config("invalid rootfs", "it is the host's root"));
     }
     Ok(Bundle { dir, rootfs, text, config })
+}
+
+fn cgroup_path(bundle: &Bundle, id: &str, systemd: bool) -> Result<PathBuf> {
+    let mut linux = bundle.config.get("linux").and_then(Value::as_object).cloned().unwrap_or_default();
+    normalise::cgroup_path(&mut linux, id, systemd)
+}
+
+/// A configuration for libcontainer, and the host's cgroups where it must not see them.
+struct Here {
+    normalised: Normalised,
+    aside: Option<Aside>,
+}
+
+fn normalise_here(
+    bundle: &Bundle,
+    container: &mut Container,
+    cgroup: &Cgroup,
+    systemd: bool,
+) -> Result<Here> {
+    let hierarchies = cgroup::host()?;
+    let aside = match unmanaged::is_needed(cgroup) {
+        true => {
+            unmanaged::refuse_limits(&bundle.config)?;
+            Some(Aside::put(&container.dir)?)
+        }
+        false => None,
+    };
+    let place = Place {
+        bundle: &bundle.dir,
+        rootfs: &bundle.rootfs,
+        id: &container.record.id,
+        systemd,
+        hierarchies: &hierarchies,
+        aside: aside.as_ref(),
+    };
+    match normalise::normalise(&bundle.config, place) {
+        Ok(normalised) => {
+            container.record.own_pids = normalised.own_pids;
+            Ok(Here { normalised, aside })
+        }
+        Err(error) => {
+            if let Some(aside) = aside {
+                aside.forget();
+            }
+            Err(error)
+        }
+    }
 }
 
 /// A terminal needs somebody at its other end.

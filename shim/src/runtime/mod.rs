@@ -33,6 +33,7 @@ pub mod seccomp;
 pub mod spec;
 pub mod start;
 pub mod state;
+pub mod unmanaged;
 pub mod update;
 
 use std::io::Write;
@@ -73,10 +74,20 @@ pub fn write_pid(path: &Path, pid: i32) -> Result<()> {
     record::write_whole(path, pid.to_string().as_bytes())
 }
 
+/// Whether this process is root in a user namespace only, which is how rootless engines run a runtime
+/// (user_namespaces(7): the first one maps all numbers to themselves).
+pub fn in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_ascii_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"]
+}
+
 /// Where containers of this caller are kept, unless `--root` says otherwise: beside what turns keep, not among it.
+/// Root of a user namespace is asked for whose root it is, as runc does.
 pub fn default_root() -> PathBuf {
+    let root = nix::unistd::geteuid().is_root();
+    let user = std::env::var_os("USER").is_some_and(|name| name == "root");
     let base = match std::env::var_os("XDG_RUNTIME_DIR") {
-        _ if nix::unistd::geteuid().is_root() => PathBuf::from("/run"),
+        _ if root && (!in_user_namespace() || user) => PathBuf::from("/run"),
         Some(dir) if Path::new(&dir).is_absolute() => dir.into(),
         _ => std::env::temp_dir().join(format!("codeoid-shim-{}", nix::unistd::geteuid())),
     };

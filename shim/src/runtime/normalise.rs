@@ -14,6 +14,7 @@ use super::cgroup::{self, Hierarchy};
 use super::error::{Error, Result};
 use super::hooks;
 use super::inside::{Propagation, Rest};
+use super::unmanaged::Aside;
 
 /// A configuration for libcontainer, and what it leaves to do.
 #[derive(Debug, Default)]
@@ -41,6 +42,8 @@ pub struct Place<'a> {
     pub systemd: bool,
     /// The hierarchies of this host.
     pub hierarchies: &'a [Hierarchy],
+    /// Where they were put aside, if the container stays in its caller's cgroup.
+    pub aside: Option<&'a Aside>,
 }
 
 /// Options of mounts that libcontainer passes over without a word.
@@ -65,14 +68,19 @@ pub fn normalise(config: &Value, place: Place<'_>) -> Result<Normalised> {
     let kinds = namespaces(linux, &mut done.rest)?;
     done.own_pids = kinds.contains("pid");
     linux_rest(linux, &mut done.rest)?;
-    done.cgroup = cgroup_path(linux, place)?;
+    done.cgroup = cgroup_path(linux, place.id, place.systemd)?;
+    if place.aside.is_some() {
+        linux.remove("resources");
+        // The root of what libcontainer is shown: it is there, and so nothing is made.
+        linux.insert("cgroupsPath".to_owned(), json!("/"));
+    }
     if let Some(mounts) = top.get_mut("mounts").and_then(Value::as_array_mut) {
         for (index, mount) in mounts.iter_mut().enumerate() {
             normalise_mount(object(mount, &format!("mounts[{index}]"))?, place.rootfs, &mut done.rest)?;
         }
         *mounts = std::mem::take(mounts)
             .into_iter()
-            .flat_map(|mount| cgroup_mounts(mount, &done.cgroup, place.hierarchies, &mut done.rest))
+            .flat_map(|mount| cgroup_mounts(mount, &done.cgroup, place, &mut done.rest))
             .collect();
     }
     if let Some(hooks) = top.get_mut("hooks").and_then(Value::as_object_mut) {
@@ -161,12 +169,13 @@ fn linux_rest(linux: &mut Map<String, Value>, rest: &mut Rest) -> Result<()> {
     Ok(())
 }
 
-/// An empty path would be the caller's own cgroup, and what is in it gets killed at the end.
-fn cgroup_path(linux: &mut Map<String, Value>, place: Place<'_>) -> Result<PathBuf> {
+/// The path of a container's cgroup, which `linux` has from now on. An empty path would be the caller's own cgroup,
+/// and what is in it gets killed at the end.
+pub fn cgroup_path(linux: &mut Map<String, Value>, id: &str, systemd: bool) -> Result<PathBuf> {
     let written = linux.get("cgroupsPath").and_then(Value::as_str).unwrap_or_default();
-    let path = if place.systemd {
+    let path = if systemd {
         match written {
-            "" => format!(":codeoid:{}", place.id).into(),
+            "" => format!(":codeoid:{id}").into(),
             written if written.split(':').count() == 3 => PathBuf::from(written),
             _ => {
                 return Err(Error::Usage(format!(
@@ -177,7 +186,7 @@ fn cgroup_path(linux: &mut Map<String, Value>, place: Place<'_>) -> Result<PathB
         }
     } else {
         match written {
-            "" => Path::new("/").join(place.id),
+            "" => Path::new("/").join(id),
             // Not absolute, it would bring libcontainer to ask systemd wherever there is a user namespace.
             written => cgroup::clean(Path::new(written)),
         }
@@ -191,8 +200,8 @@ fn cgroup_path(linux: &mut Map<String, Value>, place: Place<'_>) -> Result<PathB
 
 /// A cgroup mount of v1 is a tmpfs with one mount for each hierarchy, of what is the container's in it. libcontainer
 /// looks for that by a number of the process in another pid namespace than the one that it asks.
-fn cgroup_mounts(mount: Value, cgroup: &Path, hierarchies: &[Hierarchy], rest: &mut Rest) -> Vec<Value> {
-    let legacy: Vec<&Hierarchy> = hierarchies.iter().filter(|hierarchy| !hierarchy.unified).collect();
+fn cgroup_mounts(mount: Value, cgroup: &Path, place: Place<'_>, rest: &mut Rest) -> Vec<Value> {
+    let legacy: Vec<&Hierarchy> = place.hierarchies.iter().filter(|hierarchy| !hierarchy.unified).collect();
     if mount["type"] != "cgroup" || legacy.is_empty() {
         return vec![mount];
     }
@@ -203,7 +212,10 @@ fn cgroup_mounts(mount: Value, cgroup: &Path, hierarchies: &[Hierarchy], rest: &
     for hierarchy in legacy {
         let Some(name) = hierarchy.point.file_name() else { continue };
         let at = destination.join(name);
-        let source = hierarchy.point.join(cgroup.strip_prefix("/").unwrap_or(cgroup));
+        let source = match place.aside {
+            Some(aside) => aside.part(hierarchy),
+            None => hierarchy.point.join(cgroup.strip_prefix("/").unwrap_or(cgroup)),
+        };
         mounts.push(json!({ "destination": at, "type": "bind", "source": source,
             "options": options("bind") }));
         // Controllers that share a hierarchy are known by their own names too.
@@ -360,6 +372,7 @@ mod tests {
             id: "id",
             systemd: false,
             hierarchies: &[],
+            aside: None,
         };
         normalise(&config, place)
     }
@@ -428,7 +441,10 @@ mod tests {
         );
         let mount = json!({ "destination": "/c", "type": "cgroup", "source": "cgroup" });
         let mut rest = Rest::default();
-        let mounts = cgroup_mounts(mount, Path::new("/id"), &hierarchies, &mut rest);
+        let (bundle, rootfs) = (Path::new("/b"), Path::new("/r"));
+        let place =
+            Place { bundle, rootfs, id: "id", systemd: false, hierarchies: &hierarchies, aside: None };
+        let mounts = cgroup_mounts(mount, Path::new("/id"), place, &mut rest);
         let flags = ["nosuid", "noexec", "nodev", "bind"];
         assert_eq!(mounts.len(), 3, "{mounts:?}");
         assert_eq!(
