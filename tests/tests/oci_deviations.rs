@@ -153,6 +153,72 @@ fn what_the_caller_has_stays_outside() {
     });
 }
 
+/// CVE-2019-5736: a program that is the runtime itself, whose loader is the container's. It keeps the file open, becomes
+/// something else, and writes when nobody executes the file any more.
+#[test]
+fn no_container_can_overwrite_the_runtime() {
+    check("overwrite", |place| {
+        let program = fs::read(codeoid_tests::shim()).unwrap();
+        let loader = b"/lib64/ld-linux-x86-64.so.2";
+        if !program.windows(loader.len()).any(|part| part == loader) {
+            return Requires::skip("the program has no loader that a container could bring");
+        }
+        let copy = place.at("shim");
+        fs::copy(codeoid_tests::shim(), &copy).unwrap();
+        if !Requires::Tool("gcc").met() {
+            return;
+        }
+        let mut bundle = Bundle::new(place, Oci::Own, "true");
+        fs::create_dir_all(bundle.root("lib64")).unwrap();
+        let source = place.write("loader.c", LOADER);
+        let mut compile = place.command("gcc");
+        compile.args(["-O1", "-static", "-nostdlib", "-ffreestanding", "-fno-pie", "-no-pie", "-o"]);
+        compile.arg(bundle.root("lib64/ld-linux-x86-64.so.2")).arg(source);
+        place.finish(compile).expect_ok();
+        let run = |bundle: &Bundle<'_>, target: &str| {
+            let _ = fs::remove_dir_all(bundle.root("evil"));
+            fs::create_dir(bundle.root("evil")).unwrap();
+            std::os::unix::fs::symlink(target, bundle.root("evil/program")).unwrap();
+            bundle.write();
+            // Detached: as long as the runtime itself runs, nobody can write to its file.
+            let line = bundle.command(&["run", "--detach", &bundle.id()]);
+            let mut command = place.command(&copy);
+            let out = fs::File::create(place.at("out")).unwrap();
+            command.args(line.get_args()).current_dir(bundle.dir());
+            command.stdout(out.try_clone().unwrap()).stderr(out);
+            assert!(command.status().unwrap().success(), "{}", bundle.output());
+            assert!(wait_until(Duration::from_secs(10), || bundle.output().ends_with('\n')));
+            bundle.oci(&["delete", "--force", &bundle.id()]).expect_ok();
+            bundle.output()
+        };
+        bundle.config["process"]["args"] = json!(["/evil/program"]);
+        // The attack works on a file that the container may write.
+        fs::copy(codeoid_tests::shim(), bundle.root("victim")).unwrap();
+        assert_eq!(run(&bundle, "/victim"), "overwritten\n");
+        assert_eq!(run(&bundle, "/proc/self/exe"), "kept\n");
+        assert_eq!(fs::read(&copy).unwrap(), program);
+    });
+}
+
+/// A loader that keeps the program open which it should load.
+const LOADER: &str = r#"
+static long call(long n, long a, long b, long c) {
+    long r;
+    __asm__ volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return r;
+}
+void _start(void) {
+    static char *argv[] = {"sh", "-c",
+        "i=0; until [ $i = 50 ]; do { echo x >>/proc/self/fd/3; } 2>/dev/null && break; i=$((i+1)); sleep 0.02; done;"
+        "[ $i = 50 ] && echo kept || echo overwritten", 0};
+    static char *envp[] = {"PATH=/bin", 0};
+    long fd = call(2, (long)"/proc/self/exe", 0, 0);
+    if (fd != 3) call(33, fd, 3, 0);
+    call(59, (long)"/bin/sh", (long)argv, (long)envp);
+    call(60, 9, 0, 0);
+}
+"#;
+
 #[test]
 fn every_refusal_has_its_row() {
     let text = docs("docs/spec-deviations.md");
@@ -164,6 +230,7 @@ fn every_refusal_has_its_row() {
         "a_create_that_was_killed_is_cleared_up",
         "another_major_version_is_refused",
         "what_the_caller_has_stays_outside",
+        "no_container_can_overwrite_the_runtime",
     ] {
         assert!(text.contains(test), "{test} has no row");
     }

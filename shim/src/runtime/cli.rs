@@ -146,6 +146,14 @@ pub fn verb(args: &[OsString]) -> Option<&'static str> {
     None
 }
 
+/// Makes the program safe to be met by containers, where a verb enters one.
+pub fn seal(args: &[OsString]) -> Result<()> {
+    match verb(args) {
+        Some("create" | "run" | "exec") => super::seal::seal(),
+        _ => Ok(()),
+    }
+}
+
 /// Does what a command line says, if it is one of a runtime. `None`: it may be a turn's.
 pub fn main(args: &[OsString]) -> Option<ExitCode> {
     let verb = verb(args)?;

@@ -29,6 +29,7 @@ pub mod process;
 pub mod ps;
 pub mod record;
 pub mod run;
+pub mod seal;
 pub mod seccomp;
 pub mod spec;
 pub mod start;

@@ -284,3 +284,35 @@ pub fn close_on_exec_from(first: u32) -> nix::Result<()> {
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     Errno::result(done).map(drop)
 }
+
+/// execveat(2) of an open file, with this process's own arguments and this environment variable added. Returns only
+/// on failure.
+pub fn execute_again(program: BorrowedFd<'_>, variable: &CStr) -> Errno {
+    use std::os::unix::ffi::OsStrExt;
+    let own = |text: &std::ffi::OsStr| std::ffi::CString::new(text.as_bytes()).unwrap_or_default();
+    let args: Vec<_> = std::env::args_os().map(|word| own(&word)).collect();
+    let mut env: Vec<_> = std::env::vars_os()
+        .map(|(name, value)| {
+            let mut entry = name;
+            entry.push("=");
+            entry.push(value);
+            own(&entry)
+        })
+        .collect();
+    env.push(variable.to_owned());
+    let pointers = |list: &[std::ffi::CString]| -> Vec<*const c_char> {
+        list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, envp) = (pointers(&args), pointers(&env));
+    // SAFETY: all strings are NUL-terminated and alive, both vectors end with a null pointer.
+    unsafe {
+        libc::execveat(
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            argv.as_ptr().cast(),
+            envp.as_ptr().cast(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    Errno::last()
+}
