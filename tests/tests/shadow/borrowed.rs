@@ -8,7 +8,11 @@ use crate::{SHADOW, around, assert_clean, assert_no_findings, assert_sound, does
 fn rule_26_what_the_host_collects_lasts_for_the_session(place: &Place) {
     for packed in [true, false] {
         let repo = Repo::below(place, Layout::Main, if packed { "home/packed" } else { "home/loose" });
-        let tip = host(place, &repo.workspace, if packed { "git repack -q -a -d; git rev-parse feature" } else { "git rev-parse feature" });
+        let tip = host(
+            place,
+            &repo.workspace,
+            if packed { "git repack -q -a -d; git rev-parse feature" } else { "git rev-parse feature" },
+        );
         let after = "git log --format=%s feature | head -2; git checkout -q -b new feature; cat src/feature
             echo z >z; git add z; git commit -q -m agent; git fsck --no-progress --no-dangling; git checkout -q main";
         let outcome = around(place, &repo, "", after, || {
@@ -20,8 +24,15 @@ fn rule_26_what_the_host_collects_lasts_for_the_session(place: &Place) {
         assert_eq!(outcome.out(), "ready\nFeature two\nFeature one\nfeature", "{outcome}");
         assert_no_findings(&outcome);
         assert_eq!(subjects(place, &repo, "new"), ["agent", "Feature two", "Feature one", "Second", "First"]);
-        assert!(!place.sh(&repo.workspace, "git rev-parse -q --verify feature").ok(), "deleted by the human: {outcome}");
-        let outcome = does(place, &repo, "git branch --format='%(refname:short)'; git fsck --no-progress --no-dangling");
+        assert!(
+            !place.sh(&repo.workspace, "git rev-parse -q --verify feature").ok(),
+            "deleted by the human: {outcome}"
+        );
+        let outcome = does(
+            place,
+            &repo,
+            "git branch --format='%(refname:short)'; git fsck --no-progress --no-dangling",
+        );
         assert_eq!(outcome.out(), "human\nmain\nnew\nrival", "{outcome}");
         assert_sound(place, &repo);
     }
@@ -58,7 +69,14 @@ fn rule_28_objects_that_the_host_borrows_itself(place: &Place) {
     assert_eq!(outcome.expect_ok().out(), "c5 c4 c3 c2 c1 Third Second 9", "{outcome}");
     assert_eq!(outcome.err(), "", "{outcome}");
     assert_no_findings(&outcome);
-    assert_eq!(host(place, &last, "git log -2 --format=%s; git status --porcelain; git fsck --strict --no-progress --no-dangling"), "agent\nc5");
+    assert_eq!(
+        host(
+            place,
+            &last,
+            "git log -2 --format=%s; git status --porcelain; git fsck --strict --no-progress --no-dangling"
+        ),
+        "agent\nc5"
+    );
     assert_eq!(host(place, &last, "git count-objects -v | grep -c ^alternate"), "5");
 }
 
@@ -80,11 +98,15 @@ fn rule_29_small_imports_make_no_packs(place: &Place) {
 
 fn much_comes_as_one_pack_without_a_keep_file(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let work = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo $n >f$n; done; git add .; git commit -q -m many
+    let work =
+        "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo $n >f$n; done; git add .; git commit -q -m many
         head -c 3000000 /dev/urandom >big; git add big; git commit -q -m big; git gc -q";
     let outcome = does(place, &repo, work);
     assert_no_findings(&outcome);
-    assert_eq!(host(place, &repo.workspace, "git status --porcelain; git log -2 --format=%s; git ls-files | wc -l"), "big\nmany\n406");
+    assert_eq!(
+        host(place, &repo.workspace, "git status --porcelain; git log -2 --format=%s; git ls-files | wc -l"),
+        "big\nmany\n406"
+    );
     assert_sound(place, &repo);
 }
 
@@ -94,9 +116,13 @@ fn rule_13_a_ref_to_a_broken_object_of_the_host_is_refused(place: &Place) {
     let dangling = "blob=$(echo gone | git hash-object -w --stdin); tree=$(printf '100644 blob %s\\tgone\\n' $blob | git mktree)
         c=$(git commit-tree -p main -m broken $tree); rm .git/objects/$(echo $tree | cut -c1-2)/$(echo $tree | cut -c3-); echo $c";
     let broken = host(place, &repo.workspace, dangling);
-    let control = format!("git update-ref refs/heads/control {broken}; git rev-list --objects --all >/dev/null 2>&1 && exit 1; git update-ref -d refs/heads/control");
+    let control = format!(
+        "git update-ref refs/heads/control {broken}; git rev-list --objects --all >/dev/null 2>&1 && exit 1; git update-ref -d refs/heads/control"
+    );
     host(place, &repo.workspace, &control);
-    let script = format!("git update-ref refs/heads/evil {broken}; git branch good $(git commit-tree -p main -m good main^{{tree}})");
+    let script = format!(
+        "git update-ref refs/heads/evil {broken}; git branch good $(git commit-tree -p main -m good main^{{tree}})"
+    );
     let outcome = does(place, &repo, &script);
     assert!(!place.sh(&repo.workspace, "git rev-parse -q --verify refs/heads/evil").ok(), "{outcome}");
     assert_eq!(subjects(place, &repo, "good")[0], "good", "{outcome}");

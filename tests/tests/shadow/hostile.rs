@@ -40,9 +40,10 @@ fn rule_12_links_in_a_shadow_are_not_followed(place: &Place) {
     let old = host(place, &victim.workspace, "git rev-parse main; git pack-refs --all --no-prune");
     let before = Snapshot::content_of(&victim.common);
     let mine = host(place, &repo.workspace, "git for-each-ref refs/heads refs/tags");
-    for (number, what) in ["refs/heads", "refs", "objects", "worktrees", "HEAD", "index", "packed-refs", "config", "logs"]
-        .iter()
-        .enumerate()
+    for (number, what) in
+        ["refs/heads", "refs", "objects", "worktrees", "HEAD", "index", "packed-refs", "config", "logs"]
+            .iter()
+            .enumerate()
     {
         let script = format!(
             "git branch agent-{number}; git tag tag-{number}; mv .git/{what} .git/was 2>/dev/null || :
@@ -52,14 +53,24 @@ fn rule_12_links_in_a_shadow_are_not_followed(place: &Place) {
         let outcome = turn(place, &repo).session(format!("v{number}")).sh(&script).run();
         assert!(!outcome.err().contains("panicked"), "{outcome}");
         before.assert_same(&Snapshot::content_of(&victim.common), what);
-        let after = host(place, &repo.workspace, "git for-each-ref refs/heads refs/tags | grep -v 'agent-\\|tag-'");
+        let after =
+            host(place, &repo.workspace, "git for-each-ref refs/heads refs/tags | grep -v 'agent-\\|tag-'");
         assert_eq!(after, mine, "{what}: {outcome}");
-        assert_eq!(host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"), "refs/heads/main", "{what}");
+        assert_eq!(
+            host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"),
+            "refs/heads/main",
+            "{what}"
+        );
         // The next turn of that session works.
-        let outcome = turn(place, &repo).session(format!("v{number}")).sh(&format!("git branch again-{number}")).run();
+        let outcome =
+            turn(place, &repo).session(format!("v{number}")).sh(&format!("git branch again-{number}")).run();
         outcome.expect_ok();
         subjects(place, &repo, &format!("again-{number}"));
-        host(place, &repo.workspace, &format!("git branch -q -D again-{number} agent-{number} || git branch -q -D again-{number}; git tag -d tag-{number} || :"));
+        host(
+            place,
+            &repo.workspace,
+            "git for-each-ref --format='delete %(refname)' refs/heads/again-* refs/heads/agent-* refs/tags/tag-* | git update-ref --stdin",
+        );
     }
     assert_eq!(old.len(), 40);
     assert_sound(place, &repo);
@@ -94,7 +105,11 @@ fn a_git_that_the_session_plants_is_not_the_importer_s(place: &Place) {
     let path = format!("{}:.:bin:/usr/local/bin:/usr/bin:/bin", bin.display());
     let outcome = turn(place, &repo).env("PATH", &path).cwd(&repo.workspace).sh(&script).run();
     outcome.expect_ok();
-    let outcome = turn(place, &repo).env("PATH", &path).cwd(&repo.workspace).command(["/usr/local/bin/git", "branch", "second"]).run();
+    let outcome = turn(place, &repo)
+        .env("PATH", &path)
+        .cwd(&repo.workspace)
+        .command(["/usr/local/bin/git", "branch", "second"])
+        .run();
     outcome.expect_ok();
     assert!(!mark.exists(), "{outcome}");
     subjects(place, &repo, "second");
@@ -142,7 +157,10 @@ fn rule_23_locks_that_were_left_behind_go(place: &Place) {
     let work = "echo 1 >f1; git add f1; git commit -q -m agent; git config a.b c; git branch a/b; git pack-refs --all
         cd \"$CODEOID_WORKTREE_DIR/mine\"; git commit -q --allow-empty -m mine";
     assert_no_findings(&does(place, &repo, work));
-    assert_eq!((subjects(place, &repo, "main")[0].as_str(), subjects(place, &repo, "mine")[0].as_str()), ("agent", "mine"));
+    assert_eq!(
+        (subjects(place, &repo, "main")[0].as_str(), subjects(place, &repo, "mine")[0].as_str()),
+        ("agent", "mine")
+    );
     assert_clean(place, &repo);
     assert_sound(place, &repo);
 }

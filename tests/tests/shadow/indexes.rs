@@ -11,7 +11,10 @@ fn rule_8_objects_that_only_an_index_names_come_too(place: &Place) {
     let blob = outcome.out();
     let named = format!("git rev-list --objects --all | grep -c {blob} || :");
     assert_eq!(host(place, &repo.workspace, &named), "0");
-    assert_eq!(host(place, &repo.workspace, "git status --porcelain; git cat-file -p :new"), "A  new\nonly-in-the-index");
+    assert_eq!(
+        host(place, &repo.workspace, "git status --porcelain; git cat-file -p :new"),
+        "A  new\nonly-in-the-index"
+    );
     host(place, &repo.workspace, "git write-tree; git stash -q; git stash pop -q --index");
     assert_eq!(host(place, &repo.workspace, "git status --porcelain"), "A  new");
     assert_sound(place, &repo);
@@ -22,10 +25,16 @@ fn rule_8_every_entry_of_the_stash_comes(place: &Place) {
     let stash = |name: &str| format!("echo {name} >>src/text; git stash push -q -m {name}; ");
     let outcome = does(place, &repo, &[stash("one"), stash("two"), stash("three")].concat());
     assert_no_findings(&outcome);
-    assert_eq!(host(place, &repo.workspace, "git stash list --format=%gs"), "On main: three\nOn main: two\nOn main: one");
+    assert_eq!(
+        host(place, &repo.workspace, "git stash list --format=%gs"),
+        "On main: three\nOn main: two\nOn main: one"
+    );
     // Two of the three live in the reflog only.
     assert_eq!(host(place, &repo.workspace, "git for-each-ref refs/stash | wc -l"), "1");
-    assert_eq!(host(place, &repo.workspace, "git stash pop -q 'stash@{2}'; tail -n 1 src/text; git checkout -q src"), "one");
+    assert_eq!(
+        host(place, &repo.workspace, "git stash pop -q 'stash@{2}'; tail -n 1 src/text; git checkout -q src"),
+        "one"
+    );
     // Taken away on the host: the session sees that, and takes another one away itself.
     let outcome = does(place, &repo, "git stash list --format=%gs; git stash drop -q 'stash@{1}'");
     assert_eq!(outcome.out(), "On main: three\nOn main: two", "{outcome}");
@@ -64,15 +73,23 @@ fn rule_9_an_index_in_two_files_comes_as_one(place: &Place) {
     // The control: the session's is in two files, and a copy of it alone is broken.
     assert_ne!(outcome.out(), "0");
     let split = crate::shadow(place).join("git");
-    let copy = format!("cp {}/index ../copied; ! GIT_INDEX_FILE=$PWD/../copied git status 2>/dev/null", split.display());
+    let copy = format!(
+        "cp {}/index ../copied; ! GIT_INDEX_FILE=$PWD/../copied git status 2>/dev/null",
+        split.display()
+    );
     host(place, &repo.workspace, &copy);
 
     let state = "git status --porcelain; ls .git | grep sharedindex || :; git config core.splitIndex || :; git write-tree >/dev/null";
     assert_eq!(host(place, &repo.workspace, state), "A  s", "{outcome}");
     assert_eq!(subjects(place, &repo, "main")[0], "agent");
     // A host that keeps its own index in two files is no hindrance.
-    host(place, &repo.workspace, "git update-index --split-index; git commit -q -m human; ls .git | grep -q sharedindex");
-    let outcome = does(place, &repo, "git status --porcelain; echo 2 >f2; git add f2; git commit -q -m second");
+    host(
+        place,
+        &repo.workspace,
+        "git update-index --split-index; git commit -q -m human; ls .git | grep -q sharedindex",
+    );
+    let outcome =
+        does(place, &repo, "git status --porcelain; echo 2 >f2; git add f2; git commit -q -m second");
     assert_no_findings(&outcome);
     assert_eq!(outcome.out(), "");
     assert_eq!(host(place, &repo.workspace, "git status --porcelain"), "");
@@ -110,11 +127,15 @@ fn rule_9_an_editor_that_asks_for_the_status_is_no_conflict(place: &Place) {
 fn rule_9_both_stage_and_the_host_wins_for_a_path(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let outcome = around(place, &repo, "echo agent >both; git add both; echo a >a; git add a", "", || {
-        let script = "echo human >both; git add both; echo h >h; git add h; git update-index --chmod=+x README.md";
+        let script =
+            "echo human >both; git add both; echo h >h; git add h; git update-index --chmod=+x README.md";
         host(place, &repo.workspace, script);
     });
-    assert_eq!(host(place, &repo.workspace, "git diff --cached --name-only; git cat-file -p :both"),
-        "README.md\na\nboth\nh\nhuman", "{outcome}");
+    assert_eq!(
+        host(place, &repo.workspace, "git diff --cached --name-only; git cat-file -p :both"),
+        "README.md\na\nboth\nh\nhuman",
+        "{outcome}"
+    );
     assert!(said(&outcome).contains("both"), "{outcome}");
     // The session keeps its own as long as it stages it.
     let outcome = does(place, &repo, "git cat-file -p :both; git rm -q -f --cached both");
@@ -127,7 +148,11 @@ fn rule_9_both_stage_and_the_host_wins_for_a_path(place: &Place) {
         host(place, &repo.workspace, "echo humans >a; git add a");
     });
     finding(&outcome, "conflict");
-    assert_eq!(host(place, &repo.workspace, "git cat-file -p :a; git log -1 --format=%s"), "humans\nThird", "{outcome}");
+    assert_eq!(
+        host(place, &repo.workspace, "git cat-file -p :a; git log -1 --format=%s"),
+        "humans\nThird",
+        "{outcome}"
+    );
     assert_sound(place, &repo);
 }
 
@@ -141,7 +166,8 @@ fn rule_10_a_repository_with_submodules_is_refused_by_name(place: &Place) {
 
 fn rule_10_a_new_submodule_stays_with_the_session_and_git_works(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let script = "git -c protocol.file.allow=always submodule --quiet add \"$REMOTE\" sub; git commit -q -m 'Add sub'
+    let script =
+        "git -c protocol.file.allow=always submodule --quiet add \"$REMOTE\" sub; git commit -q -m 'Add sub'
         git branch other";
     let outcome = does(place, &repo, script);
     assert!(said(&outcome).contains("sub is a repository of its own"), "{outcome}");

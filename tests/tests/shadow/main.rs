@@ -129,7 +129,8 @@ fn assert_sound(place: &Place, repo: &Repo) {
 /// Nothing of an import lies in the repository or in the workspace.
 #[track_caller]
 fn assert_clean(place: &Place, repo: &Repo) {
-    let residue = "find . '(' -name '*.lock' -o -name '*.keep' -o -name '*.codeoid*' -o -name 'tmp_*' ')' -print";
+    let residue =
+        "find . '(' -name '*.lock' -o -name '*.keep' -o -name '*.codeoid*' -o -name 'tmp_*' ')' -print";
     assert_eq!(host(place, &repo.common, residue), "", "left in the repository");
     assert_eq!(host(place, &repo.workspace, residue), "", "left in the workspace");
 }

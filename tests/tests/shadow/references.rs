@@ -6,8 +6,8 @@ use std::process::Child;
 use codeoid_tests::{Layout, Place, Repo, each_identity};
 
 use crate::{
-    SHADOW, around, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, said, shadow, subjects,
-    turn,
+    SHADOW, around, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, said,
+    shadow, subjects, turn,
 };
 
 /// A program of the host that goes on until the file `stop` beside the repository exists.
@@ -29,18 +29,24 @@ impl Beside {
     }
 }
 
-const BRANCHES: &str = "git for-each-ref --format='%(refname) %(objectname)' refs/heads refs/tags | grep -v agent";
+const BRANCHES: &str =
+    "git for-each-ref --format='%(refname) %(objectname)' refs/heads refs/tags | grep -v agent";
 
 fn rule_2_a_build_beside_pack_refs_deletes_no_branch(place: &Place) {
     // The control: copied at the wrong moment, in the order of a simple copy, there is no branch at all.
     let control = Repo::below(place, Layout::Main, "home/control");
-    let copy = "git init -q --bare ../copy; cp .git/packed-refs ../copy/ 2>/dev/null || :; git pack-refs --all
+    let copy =
+        "git init -q --bare ../copy; cp .git/packed-refs ../copy/ 2>/dev/null || :; git pack-refs --all
         rm -r ../copy/refs; cp -r .git/refs ../copy/; git -C ../copy for-each-ref refs/heads | wc -l";
     assert_eq!(host(place, &control.workspace, copy), "0");
 
     let repo = Repo::new(place, Layout::Main);
     let before = host(place, &repo.workspace, BRANCHES);
-    let names = host(place, &repo.workspace, "git for-each-ref --format='%(refname:short)' refs/heads | sort | tr '\\n' ' '");
+    let names = host(
+        place,
+        &repo.workspace,
+        "git for-each-ref --format='%(refname:short)' refs/heads | sort | tr '\\n' ' '",
+    );
     host(place, &repo.workspace, "for b in feature rival; do git update-ref refs/keep/$b $b; done");
     // Packed and loose again, all the time.
     let toggle = "git pack-refs --all; for b in feature rival; do \
@@ -58,7 +64,11 @@ fn rule_2_a_build_beside_pack_refs_deletes_no_branch(place: &Place) {
     }
     beside.end();
     for outcome in outcomes {
-        assert_eq!(outcome.expect_ok().out(), names.trim_end(), "the session does not see them all: {outcome}");
+        assert_eq!(
+            outcome.expect_ok().out(),
+            names.trim_end(),
+            "the session does not see them all: {outcome}"
+        );
         assert_no_findings(&outcome);
     }
     assert_eq!(host(place, &repo.workspace, BRANCHES), before);
@@ -79,7 +89,11 @@ fn rule_3_a_deletion_comes_at_the_end_only(place: &Place) {
     assert_eq!(host(place, &repo.workspace, BRANCHES), before, "{outcome}");
     // At the end it comes, with what only it held kept.
     let outcome = does(place, &repo, "git branch -q -D agent rival feature; git branch agent-done");
-    assert_eq!(host(place, &repo.workspace, "git branch --list agent rival feature agent-done"), "  agent-done", "{outcome}");
+    assert_eq!(
+        host(place, &repo.workspace, "git branch --list agent rival feature agent-done"),
+        "  agent-done",
+        "{outcome}"
+    );
     assert_sound(place, &repo);
 }
 
@@ -93,7 +107,11 @@ fn a_deletion_of_what_only_the_host_has_loses_nothing(place: &Place) {
     assert_eq!(subjects(place, &repo, &kept[0])[0], "precious");
     // Moved on the host meanwhile: it stays.
     let outcome = around(place, &repo, "git branch -q -D feature", "", || {
-        host(place, &repo.workspace, "git update-ref refs/heads/feature $(git commit-tree -p feature -m human feature^{tree})");
+        host(
+            place,
+            &repo.workspace,
+            "git update-ref refs/heads/feature $(git commit-tree -p feature -m human feature^{tree})",
+        );
     });
     assert_eq!(subjects(place, &repo, "feature")[0], "human", "{outcome}");
     assert_sound(place, &repo);
@@ -107,19 +125,29 @@ fn rule_4_a_symbolic_ref_is_never_written_through(place: &Place) {
 
     let repo = Repo::new(place, Layout::Main);
     host(place, &repo.workspace, alias);
-    let state = "git symbolic-ref refs/heads/alias; git log -1 --format=%s rival; git log -1 --format=%s main";
+    let state =
+        "git symbolic-ref refs/heads/alias; git log -1 --format=%s rival; git log -1 --format=%s main";
     let script = "git symbolic-ref refs/heads/alias refs/heads/feature; git branch agent";
     let outcome = does(place, &repo, script);
     assert_eq!(host(place, &repo.workspace, state), "refs/heads/rival\nRival\nThird", "{outcome}");
     subjects(place, &repo, "agent");
     // Symbolic on the host, and not in the session.
-    let script = "git update-ref --no-deref refs/heads/alias $(git commit-tree -p feature -m agent feature^{tree})";
+    let script =
+        "git update-ref --no-deref refs/heads/alias $(git commit-tree -p feature -m agent feature^{tree})";
     let outcome = does(place, &repo, script);
     assert_eq!(host(place, &repo.workspace, state), "refs/heads/rival\nRival\nThird", "{outcome}");
     let merge = commands(&finding(&outcome, "conflict")).remove(0);
-    host(place, &repo.workspace, &format!("git checkout -q -b all; {merge} -q; git log --format=%s | grep agent"));
+    host(
+        place,
+        &repo.workspace,
+        &format!("git checkout -q -b all; {merge} -q; git log --format=%s | grep agent"),
+    );
     // And the other way round.
-    let outcome = does(place, &repo, "git symbolic-ref refs/heads/feature refs/heads/main; git symbolic-ref refs/heads/new refs/heads/main");
+    let outcome = does(
+        place,
+        &repo,
+        "git symbolic-ref refs/heads/feature refs/heads/main; git symbolic-ref refs/heads/new refs/heads/main",
+    );
     let after = "git log -1 --format=%s feature; git symbolic-ref -q refs/heads/feature || echo plain";
     assert_eq!(host(place, &repo.workspace, after), "Feature two\nplain", "{outcome}");
     assert_sound(place, &repo);
@@ -142,14 +170,24 @@ fn rule_19_a_branch_makes_way_for_one_below_it(place: &Place) {
 
 fn rule_19_a_directory_in_the_way_is_a_conflict_of_one_ref(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let commit = |name: &str| format!("git branch {name} $(git commit-tree -p main -m agent-{name} main^{{tree}});");
-    let script = ["topic/x", "good", "feature"].map(|name| commit(name).replace("branch feature", "branch -f feature"));
+    let commit =
+        |name: &str| format!("git branch {name} $(git commit-tree -p main -m agent-{name} main^{{tree}});");
+    let script = ["topic/x", "good", "feature"]
+        .map(|name| commit(name).replace("branch feature", "branch -f feature"));
     let outcome = around(place, &repo, "", &script.concat(), || {
         host(place, &repo.workspace, "git branch topic rival; git branch -q -f feature rival");
     });
-    assert_eq!(subjects(place, &repo, "good")[0], "agent-good", "one conflict holds up everything: {outcome}");
-    assert_eq!(host(place, &repo.workspace, "git log -1 --format=%s topic; git log -1 --format=%s feature"), "Rival\nRival");
-    let tips: Vec<String> = kept(place, &repo).iter().map(|name| subjects(place, &repo, name).remove(0)).collect();
+    assert_eq!(
+        subjects(place, &repo, "good")[0],
+        "agent-good",
+        "one conflict holds up everything: {outcome}"
+    );
+    assert_eq!(
+        host(place, &repo.workspace, "git log -1 --format=%s topic; git log -1 --format=%s feature"),
+        "Rival\nRival"
+    );
+    let tips: Vec<String> =
+        kept(place, &repo).iter().map(|name| subjects(place, &repo, name).remove(0)).collect();
     assert_eq!(tips, ["agent-feature", "agent-topic/x"], "{outcome}");
     assert_eq!(outcome.findings().len(), 2, "{outcome}");
     assert_sound(place, &repo);
@@ -172,11 +210,18 @@ fn rule_20_an_import_that_was_killed_before_its_record_is_no_conflict(place: &Pl
     let outcome = around(place, &repo, &commit("B"), &commit("C"), || {
         let arrived = "for n in $(seq 150); do git log -1 --format=%s mine | grep -q B && git log -1 --format=%s side | grep -q B && exit 0; sleep 0.1; done; exit 1";
         host(place, &repo.workspace, arrived);
-        host(place, &place.home(), &format!("sleep 0.3; rm {0}/*; cp -a {1}/. {0}/", base.display(), old.display()));
+        host(
+            place,
+            &place.home(),
+            &format!("sleep 0.3; rm {0}/*; cp -a {1}/. {0}/", base.display(), old.display()),
+        );
     });
     assert_no_findings(&outcome);
-    assert_eq!((&subjects(place, &repo, "mine")[..2], &subjects(place, &repo, "side")[..2]),
-        (&["C".to_owned(), "B".to_owned()][..], &["C".to_owned(), "B".to_owned()][..]), "{outcome}");
+    assert_eq!(
+        (&subjects(place, &repo, "mine")[..2], &subjects(place, &repo, "side")[..2]),
+        (&["C".to_owned(), "B".to_owned()][..], &["C".to_owned(), "B".to_owned()][..]),
+        "{outcome}"
+    );
     assert_eq!(host(place, &folder(&repo, "s1").join("mine"), "git status --porcelain"), "", "{outcome}");
     assert!(kept(place, &repo).is_empty());
     assert_sound(place, &repo);
@@ -185,7 +230,11 @@ fn rule_20_an_import_that_was_killed_before_its_record_is_no_conflict(place: &Pl
 fn rule_21_a_tag_of_the_host_is_never_moved(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let old = host(place, &repo.workspace, "git rev-parse v1 v2");
-    let outcome = does(place, &repo, "git tag -f v1 $(git commit-tree -m agent main^{tree}) >/dev/null; git tag -d v2 >/dev/null; git tag -a -m new new; git tag light");
+    let outcome = does(
+        place,
+        &repo,
+        "git tag -f v1 $(git commit-tree -m agent main^{tree}) >/dev/null; git tag -d v2 >/dev/null; git tag -a -m new new; git tag light",
+    );
     assert_eq!(host(place, &repo.workspace, "git rev-parse v1 v2"), old, "{outcome}");
     assert!(said(&outcome).contains("refs/tags/v1") && said(&outcome).contains("refs/tags/v2"), "{outcome}");
     assert_eq!(host(place, &repo.workspace, "git cat-file -t new; git cat-file -t light"), "tag\ncommit");
@@ -196,7 +245,9 @@ fn rule_21_a_tag_of_the_host_is_never_moved(place: &Place) {
 
 fn rule_22_what_has_diverged_stays_so_until_one_contains_the_other(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let move_to = |who: &str| format!("git branch -q -f feature $(git commit-tree -p feature -m {who} feature^{{tree}})");
+    let move_to = |who: &str| {
+        format!("git branch -q -f feature $(git commit-tree -p feature -m {who} feature^{{tree}})")
+    };
     let outcome = around(place, &repo, "", &move_to("agent"), || {
         host(place, &repo.workspace, &move_to("human"));
     });
@@ -218,7 +269,13 @@ fn rule_22_what_has_diverged_stays_so_until_one_contains_the_other(place: &Place
         host(place, &repo.workspace, &move_to("human2"));
     });
     let tip = kept(place, &repo).pop().unwrap();
-    host(place, &repo.human, &format!("git stash -q -u; git checkout -q feature; git merge -q -m by-human {tip}; git checkout -q human; git stash pop -q"));
+    host(
+        place,
+        &repo.human,
+        &format!(
+            "git stash -q -u; git checkout -q feature; git merge -q -m by-human {tip}; git checkout -q human; git stash pop -q"
+        ),
+    );
     let outcome = does(place, &repo, "git log -1 --format=%s feature; git for-each-ref refs/codeoid/host");
     assert_no_findings(&outcome);
     assert_eq!(outcome.out(), "by-human", "{outcome}");
@@ -229,8 +286,16 @@ fn rule_22_what_has_diverged_stays_so_until_one_contains_the_other(place: &Place
 fn what_the_host_does_to_other_branches_is_seen_in_the_next_turn(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     does(place, &repo, "git branch agent");
-    host(place, &repo.workspace, "git branch -q -f feature main; git branch -q -D rival; git branch new; git tag t; git worktree add -q ../late new; git pack-refs --all; git gc -q --prune=now");
-    let outcome = does(place, &repo, "git for-each-ref --format='%(refname:short)' refs/heads refs/tags; git log -1 --format=%s feature; git worktree list | grep -c late");
+    host(
+        place,
+        &repo.workspace,
+        "git branch -q -f feature main; git branch -q -D rival; git branch new; git tag t; git worktree add -q ../late new; git pack-refs --all; git gc -q --prune=now",
+    );
+    let outcome = does(
+        place,
+        &repo,
+        "git for-each-ref --format='%(refname:short)' refs/heads refs/tags; git log -1 --format=%s feature; git worktree list | grep -c late",
+    );
     assert_no_findings(&outcome);
     assert_eq!(outcome.out(), "agent\nfeature\nhuman\nmain\nnew\nt\nv1\nv2\nThird\n1", "{outcome}");
     assert_sound(place, &repo);
@@ -238,7 +303,8 @@ fn what_the_host_does_to_other_branches_is_seen_in_the_next_turn(place: &Place) 
 
 fn rule_18_a_bisection_of_the_session_leaves_the_host_s_alone(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let mine = host(place, &repo.workspace, "git update-ref refs/bisect/mine main; git for-each-ref refs/bisect");
+    let mine =
+        host(place, &repo.workspace, "git update-ref refs/bisect/mine main; git for-each-ref refs/bisect");
     let outcome = does(place, &repo, "git bisect start main main~2 >/dev/null");
     finding(&outcome, "operation-in-progress");
     assert_eq!(host(place, &repo.workspace, "git for-each-ref refs/bisect; test ! -e .git/BISECT_LOG"), mine);

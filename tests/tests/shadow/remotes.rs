@@ -23,15 +23,23 @@ fn rule_21_a_remote_that_the_session_removes_keeps_its_branches_on_the_host(plac
 
     let repo = Repo::new(place, Layout::Main);
     let before = host(place, &repo.workspace, TRACKED);
-    let outcome = does(place, &repo, "git remote remove origin; git branch agent; git for-each-ref refs/remotes");
+    let outcome =
+        does(place, &repo, "git remote remove origin; git branch agent; git for-each-ref refs/remotes");
     assert_eq!(outcome.out(), "", "{outcome}");
     assert_eq!(host(place, &repo.workspace, TRACKED), before, "{outcome}");
     subjects(place, &repo, "agent");
     // Another place under the same name.
     push(place, &repo, "pushed");
     let other = repo.top.join("other.git");
-    host(place, &repo.top, &format!("git clone -q --bare remote.git {}; git -C {0} branch evil feature", other.display()));
-    let again = format!("git remote add origin {}; git fetch -q origin; git rev-parse -q --verify origin/evil >/dev/null", other.display());
+    host(
+        place,
+        &repo.top,
+        &format!("git clone -q --bare remote.git {}; git -C {0} branch evil feature", other.display()),
+    );
+    let again = format!(
+        "git remote add origin {}; git fetch -q origin; git rev-parse -q --verify origin/evil >/dev/null",
+        other.display()
+    );
     does(place, &repo, &again);
     assert_eq!(host(place, &repo.workspace, TRACKED), before);
     assert_sound(place, &repo);
@@ -40,7 +48,11 @@ fn rule_21_a_remote_that_the_session_removes_keeps_its_branches_on_the_host(plac
 fn rule_21_a_remote_of_the_session_leaves_no_orphans(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let before = host(place, &repo.workspace, TRACKED);
-    let outcome = does(place, &repo, "git remote add o2 \"$REMOTE\"; git fetch -q o2; git branch agent o2/remote-only; git branch -r | grep -q o2");
+    let outcome = does(
+        place,
+        &repo,
+        "git remote add o2 \"$REMOTE\"; git fetch -q o2; git branch agent o2/remote-only; git branch -r | grep -q o2",
+    );
     assert_eq!(host(place, &repo.workspace, TRACKED), before, "{outcome}");
     assert_eq!(subjects(place, &repo, "agent")[0], "Feature two", "{outcome}");
     assert!(said(&outcome).contains("remote.o2.url"), "what stays with the session is not named: {outcome}");
@@ -57,12 +69,16 @@ fn rule_21_what_is_fetched_and_pushed_comes_where_the_remote_is_the_same(place: 
     push(place, &repo, "pushed");
     let script = "git fetch -q origin; git branch -q agent origin/pushed; git remote set-head origin pushed
         git config branch.agent.description text";
-    let outcome = around(place, &repo, script, "git push -q origin :remote-only || git fetch -q --prune origin", || {});
+    let outcome =
+        around(place, &repo, script, "git push -q origin :remote-only || git fetch -q --prune origin", || {});
     assert_no_findings(&outcome);
     let state = "git log -1 --format=%s origin/pushed; git symbolic-ref refs/remotes/origin/HEAD
         git config branch.agent.remote; git config branch.agent.merge; git status -sb | head -1";
-    assert_eq!(host(place, &repo.workspace, state),
-        "pushed\nrefs/remotes/origin/pushed\norigin\nrefs/heads/pushed\n## main", "{outcome}");
+    assert_eq!(
+        host(place, &repo.workspace, state),
+        "pushed\nrefs/remotes/origin/pushed\norigin\nrefs/heads/pushed\n## main",
+        "{outcome}"
+    );
     // Both fetch: the host wins in silence.
     push(place, &repo, "more");
     let outcome = around(place, &repo, "git fetch -q origin; git tag seen origin/more", "", || {
@@ -70,7 +86,15 @@ fn rule_21_what_is_fetched_and_pushed_comes_where_the_remote_is_the_same(place: 
         host(place, &repo.workspace, "git fetch -q origin");
     });
     assert_no_findings(&outcome);
-    assert_eq!(host(place, &repo.workspace, "git rev-list --count origin/more..seen; git rev-list --count seen..origin/more"), "0\n1", "{outcome}");
+    assert_eq!(
+        host(
+            place,
+            &repo.workspace,
+            "git rev-list --count origin/more..seen; git rev-list --count seen..origin/more"
+        ),
+        "0\n1",
+        "{outcome}"
+    );
     let outcome = does(place, &repo, "git rev-list --count seen..origin/more");
     assert_eq!(outcome.out(), "1", "{outcome}");
     assert_sound(place, &repo);
@@ -104,10 +128,22 @@ fn configuration_stays_and_is_told_by_name(place: &Place) {
         git config filter.f.clean evil; git config core.fsmonitor evil; git config remote.origin.pushurl evil; git branch agent";
     let outcome = does(place, &repo, &format!("git config commit.gpgSign false; {set}"));
     assert_eq!(std::fs::read(repo.common.join("config")).unwrap(), before, "{outcome}");
-    for name in ["core.pager", "alias.x", "user.name", "include.path", "filter.f.clean", "core.fsmonitor", "remote.origin.pushurl"] {
+    for name in [
+        "core.pager",
+        "alias.x",
+        "user.name",
+        "include.path",
+        "filter.f.clean",
+        "core.fsmonitor",
+        "remote.origin.pushurl",
+    ] {
         assert!(said(&outcome).contains(name), "{name}: {outcome}");
     }
-    assert_eq!(does(place, &repo, "git config --unset core.fsmonitor; git config user.name; git config alias.x").out(), "Agent\n!evil");
+    assert_eq!(
+        does(place, &repo, "git config --unset core.fsmonitor; git config user.name; git config alias.x")
+            .out(),
+        "Agent\n!evil"
+    );
     // What the host sets is seen, beside it.
     host(place, &repo.workspace, "git config human.key value");
     assert_eq!(does(place, &repo, "git config human.key; git config user.name").out(), "value\nAgent");
@@ -127,8 +163,16 @@ fn everything_that_only_this_protection_allows_works(place: &Place) {
     assert_eq!((outcome.out(), outcome.err()), ("1\n3".to_owned(), String::new()), "{outcome}");
     assert_no_findings(&outcome);
     let state = "git log -1 --format=%s t; git config branch.t.merge; git notes show; git log -1 --format=%s rival; git status --porcelain";
-    assert_eq!(host(place, &repo.workspace, state), "t\nrefs/heads/remote-only\nnote\nRival\nD  docs/notes.md", "{outcome}");
-    assert_no_findings(&does(place, &repo, "git fsck --no-progress --no-dangling; git -C \"$CODEOID_WORKTREE_DIR/t\" status"));
+    assert_eq!(
+        host(place, &repo.workspace, state),
+        "t\nrefs/heads/remote-only\nnote\nRival\nD  docs/notes.md",
+        "{outcome}"
+    );
+    assert_no_findings(&does(
+        place,
+        &repo,
+        "git fsck --no-progress --no-dangling; git -C \"$CODEOID_WORKTREE_DIR/t\" status",
+    ));
     assert!(shadow(place).is_dir());
     repo.assert_sound(place);
     assert_sound(place, &repo);

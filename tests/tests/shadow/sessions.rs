@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use codeoid_tests::{Layout, Place, Repo, Running, each_identity, wait_until};
 
-use crate::{SHADOW, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, said, subjects, turn};
+use crate::{
+    SHADOW, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, said, subjects,
+    turn,
+};
 
 /// Commits on a branch in a worktree of its own.
 fn work(branch: &str, text: &str) -> String {
@@ -22,7 +25,11 @@ fn two_sessions_and_a_human_make_a_branch_of_one_name(place: &Place) {
     for running in &mut turns {
         running.expect("ready");
     }
-    host(place, &repo.workspace, "git worktree add -q -b work ../work; cd ../work; echo h >h; git add h; git commit -q -m h");
+    host(
+        place,
+        &repo.workspace,
+        "git worktree add -q -b work ../work; cd ../work; echo h >h; git add h; git commit -q -m h",
+    );
     for running in &mut turns {
         running.say("go");
         running.expect("done");
@@ -35,8 +42,14 @@ fn two_sessions_and_a_human_make_a_branch_of_one_name(place: &Place) {
         host(place, &repo.top.join("work"), &format!("{} -q -m merged", commands(&conflict)[0]));
     }
     assert_eq!(kept(place, &repo).len(), 2);
-    assert_eq!(host(place, &repo.top.join("work"), "cat a b h; git status --porcelain; git log --format=%s | sort | tr '\\n' ' '"),
-        "a\nb\nh\nFirst Second Third a b h merged merged");
+    assert_eq!(
+        host(
+            place,
+            &repo.top.join("work"),
+            "cat a b h; git status --porcelain; git log --format=%s | sort | tr '\\n' ' '"
+        ),
+        "a\nb\nh\nFirst Second Third a b h merged merged"
+    );
     assert_sound(place, &repo);
 }
 
@@ -66,7 +79,11 @@ fn the_first_of_two_sessions_has_the_branch_and_both_keep_their_work(place: &Pla
     assert_no_findings(&outcome);
     assert_eq!(subjects(place, &repo, "work-b")[0], "b", "{outcome}");
     let theirs = folder(&repo, "b").join("work");
-    assert_eq!(host(place, &theirs, "git symbolic-ref HEAD; git status --porcelain"), "refs/heads/work-b", "{outcome}");
+    assert_eq!(
+        host(place, &theirs, "git symbolic-ref HEAD; git status --porcelain"),
+        "refs/heads/work-b",
+        "{outcome}"
+    );
     assert_eq!(subjects(place, &repo, "work")[0], "a");
     host(place, &ours, &format!("{} -q -m merged; cat a b", commands(&conflict)[0]));
     assert_sound(place, &repo);
@@ -80,23 +97,36 @@ fn sessions_see_each_other_s_work_in_their_next_turn(place: &Place) {
     assert_eq!(outcome.expect_ok().out(), "a\n1\nkept", "{outcome}");
     let ours = folder(&repo, "a").join("one");
     assert_eq!(host(place, &ours, "git status --porcelain; cat a"), "a");
-    let outcome = turn(place, &repo).session("a").sh("git log -1 --format=%s two; git -C \"$CODEOID_WORKTREE_DIR/one\" status --porcelain").run();
+    let outcome = turn(place, &repo)
+        .session("a")
+        .sh("git log -1 --format=%s two; git -C \"$CODEOID_WORKTREE_DIR/one\" status --porcelain")
+        .run();
     assert_eq!(outcome.expect_ok().out(), "a", "{outcome}");
     assert_sound(place, &repo);
 }
 
 fn turns_of_one_session_share_its_shadow(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let mut first = turn(place, &repo).sh(&format!("{}; echo ready; read go; git log -1 --format=%s two; git commit -q --allow-empty -m last", work("one", "a"))).spawn();
+    let mut first = turn(place, &repo)
+        .sh(&format!(
+            "{}; echo ready; read go; git log -1 --format=%s two; git commit -q --allow-empty -m last",
+            work("one", "a")
+        ))
+        .spawn();
     first.expect("ready");
-    let second = turn(place, &repo).sh(&format!("git log -1 --format=%s one; git branch -q -D rival; {}", work("two", "b"))).run();
+    let second = turn(place, &repo)
+        .sh(&format!("git log -1 --format=%s one; git branch -q -D rival; {}", work("two", "b")))
+        .run();
     assert_eq!(second.expect_ok().out(), "a", "{second}");
     // A deletion waits for the last of them.
     assert_eq!(subjects(place, &repo, "rival")[0], "Rival");
     first.say("go");
     let first = first.finish();
     assert_eq!(first.expect_ok().out(), "ready\nb", "{first}");
-    assert_eq!((subjects(place, &repo, "one")[0].as_str(), subjects(place, &repo, "two")[0].as_str()), ("last", "b"));
+    assert_eq!(
+        (subjects(place, &repo, "one")[0].as_str(), subjects(place, &repo, "two")[0].as_str()),
+        ("last", "b")
+    );
     assert!(!place.sh(&repo.workspace, "git rev-parse -q --verify refs/heads/rival").ok(), "{first}");
     assert_sound(place, &repo);
 }
@@ -125,7 +155,12 @@ fn two_sessions_and_a_human_at_once_serial(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let mut turns: Vec<Running> = ["one", "two"]
         .map(|id| {
-            place.turn(&repo.workspace).session(id).options(SHADOW).sh(&busy(id, "\"$CODEOID_WORKTREE_DIR\"")).spawn()
+            place
+                .turn(&repo.workspace)
+                .session(id)
+                .options(SHADOW)
+                .sh(&busy(id, "\"$CODEOID_WORKTREE_DIR\""))
+                .spawn()
         })
         .into();
     let elsewhere = place.make("home/elsewhere");
@@ -139,7 +174,10 @@ fn two_sessions_and_a_human_at_once_serial(place: &Place) {
         let found = subjects(place, &repo, name);
         for number in 1..=12 {
             assert!(found.contains(&format!("{name} {number}")), "{name} {number} is lost: {found:?}");
-            place.git(&repo.workspace, &["rev-parse", "-q", "--verify", &format!("refs/tags/{name}-{number}")]);
+            place.git(
+                &repo.workspace,
+                &["rev-parse", "-q", "--verify", &format!("refs/tags/{name}-{number}")],
+            );
         }
         assert_eq!(subjects(place, &repo, &format!("{name}-side"))[0], format!("{name} 12"));
     }
@@ -156,7 +194,12 @@ fn a_turn_that_does_nothing_says_and_changes_nothing(place: &Place) {
         let outcome = does(place, &repo, "git status >/dev/null; git log --oneline --all >/dev/null");
         before.assert_same(&codeoid_tests::Snapshot::of(&repo.common), "the repository");
         assert_no_findings(&outcome);
-        assert_eq!((outcome.err().as_str(), outcome.report()["promoted"].to_string().as_str()), ("", "[]"), "{}", said(&outcome));
+        assert_eq!(
+            (outcome.err().as_str(), outcome.report()["promoted"].to_string().as_str()),
+            ("", "[]"),
+            "{}",
+            said(&outcome)
+        );
     }
 }
 

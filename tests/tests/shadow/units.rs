@@ -2,7 +2,9 @@
 
 use codeoid_tests::{Layout, Place, Repo, each_identity};
 
-use crate::{around, assert_no_findings, assert_sound, commands, does, finding, host, kept, said, subjects, turn};
+use crate::{
+    around, assert_no_findings, assert_sound, commands, does, finding, host, kept, said, subjects, turn,
+};
 
 fn rule_1_a_branch_comes_with_its_index_and_undoes_nothing(place: &Place) {
     // The control: the branch alone, beside an index in which the human has something staged.
@@ -11,7 +13,11 @@ fn rule_1_a_branch_comes_with_its_index_and_undoes_nothing(place: &Place) {
         tree=$( (git ls-tree main; printf '100644 blob %s\\tf1\\n' $blob) | git mktree)
         git update-ref refs/heads/main $(git commit-tree -p main -m agent $tree)
         git commit -q -m human; git diff --name-status HEAD~1 HEAD";
-    assert_eq!(host(place, &control.workspace, alone), "D\tf1\nA\th", "the human's commit undoes the agent's");
+    assert_eq!(
+        host(place, &control.workspace, alone),
+        "D\tf1\nA\th",
+        "the human's commit undoes the agent's"
+    );
 
     let repo = Repo::new(place, Layout::Main);
     let commit = |name: &str| format!("echo 1 >{name}; git add {name}; git commit -q -m agent-{name}");
@@ -92,7 +98,8 @@ fn a_conflict_is_told_everywhere_with_the_command_that_ends_it(place: &Place) {
     host(place, &repo.workspace, &format!("rm a; {merge} -q -m merged; cat a h"));
     assert_eq!(host(place, &repo.workspace, "git status --porcelain"), "");
     // What is merged is no conflict any more, and the session goes on from there.
-    let outcome = does(place, &repo, "git status --porcelain; cat a h; echo b >b; git add b; git commit -q -m next");
+    let outcome =
+        does(place, &repo, "git status --porcelain; cat a h; echo b >b; git add b; git commit -q -m next");
     assert_no_findings(&outcome);
     assert_eq!(outcome.out(), "a\nh");
     assert_eq!(subjects(place, &repo, "main")[0], "next");
@@ -115,7 +122,11 @@ fn rule_6_a_rebase_of_the_human_can_be_continued(place: &Place) {
         host(place, &repo.workspace, rebase);
     });
     let conflict = finding(&outcome, "conflict");
-    host(place, &repo.workspace, "echo both >src/text; git add src/text; GIT_EDITOR=true git rebase --continue");
+    host(
+        place,
+        &repo.workspace,
+        "echo both >src/text; git add src/text; GIT_EDITOR=true git rebase --continue",
+    );
     assert_eq!(subjects(place, &repo, "main")[..3], ["mine", "Third", "Feature two"], "{outcome}");
     // The agent's has the commits from before the rebase below it.
     let merge = format!(
@@ -172,24 +183,33 @@ fn rule_7_a_rebase_of_the_session_stays_with_it(place: &Place) {
     let outcome = does(place, &repo, go_on);
     assert_no_findings(&outcome);
     assert_eq!(outcome.out(), "");
-    assert_eq!(host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"), "refs/heads/feature");
+    assert_eq!(
+        host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"),
+        "refs/heads/feature"
+    );
     assert_eq!(subjects(place, &repo, "feature")[..3], ["Feature two", "Feature one", "Rival"]);
     assert_sound(place, &repo);
 }
 
 fn rule_7_the_branch_of_a_rebase_in_a_worktree_stays_in_use(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let outcome = does(place, &repo, "git worktree add -q -b mine \"$CODEOID_WORKTREE_DIR/mine\" feature
-        cd \"$CODEOID_WORKTREE_DIR/mine\"; pwd -P");
+    let outcome = does(
+        place,
+        &repo,
+        "git worktree add -q -b mine \"$CODEOID_WORKTREE_DIR/mine\" feature
+        cd \"$CODEOID_WORKTREE_DIR/mine\"; pwd -P",
+    );
     let mine = std::path::PathBuf::from(outcome.out());
     let cd = format!("cd {}\n", mine.display());
-    let outcome = does(place, &repo, &format!("{cd} git rebase -q rival >&2 || :; git status | grep -q rebase"));
+    let outcome =
+        does(place, &repo, &format!("{cd} git rebase -q rival >&2 || :; git status | grep -q rebase"));
     let frozen = finding(&outcome, "operation-in-progress");
     assert_eq!(frozen["entry"], "mine", "{outcome}");
     assert_eq!(host(place, &mine, "git symbolic-ref HEAD; git ls-files -u"), "refs/heads/mine");
     let delete = place.sh(&repo.workspace, "git branch -D mine");
     assert!(!delete.ok(), "a branch in use could be deleted: {delete}");
-    let go_on = format!("{cd} echo both >src/text; git add src/text; GIT_EDITOR=true git rebase --continue >&2");
+    let go_on =
+        format!("{cd} echo both >src/text; git add src/text; GIT_EDITOR=true git rebase --continue >&2");
     assert_no_findings(&does(place, &repo, &go_on));
     assert_eq!(subjects(place, &repo, "mine")[..3], ["Feature two", "Feature one", "Rival"]);
     assert_eq!(host(place, &mine, "git status --porcelain; git symbolic-ref HEAD"), "refs/heads/mine");
@@ -201,7 +221,10 @@ fn rule_7_an_operation_that_is_aborted_leaves_nothing(place: &Place) {
     does(place, &repo, "git checkout -q -b x feature; git merge -q rival >&2 || :; test -f .git/MERGE_HEAD");
     let outcome = does(place, &repo, "git merge --abort; git checkout -q main; git branch -q -D x");
     assert_no_findings(&outcome);
-    assert_eq!(host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"), "refs/heads/main");
+    assert_eq!(
+        host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"),
+        "refs/heads/main"
+    );
     assert_sound(place, &repo);
 }
 
@@ -213,8 +236,12 @@ fn rule_7_an_index_with_conflicts_is_never_imported(place: &Place) {
     let outcome = does(place, &repo, pop);
     finding(&outcome, "operation-in-progress");
     let state = "git ls-files -u; git log -1 --format=%s; git stash list --format=%s";
-    assert_eq!(host(place, &repo.workspace, state), "Third\nWIP on main: 0000000 Third".replace("0000000",
-        &place.git(&repo.common, &["rev-parse", "--short", "main"])), "{outcome}");
+    assert_eq!(
+        host(place, &repo.workspace, state),
+        "Third\nWIP on main: 0000000 Third"
+            .replace("0000000", &place.git(&repo.common, &["rev-parse", "--short", "main"])),
+        "{outcome}"
+    );
     let outcome = does(place, &repo, "git add src/text; git stash drop -q; git commit -q -m resolved");
     assert_no_findings(&outcome);
     assert_eq!(subjects(place, &repo, "main")[..2], ["resolved", "agent"]);
@@ -224,14 +251,18 @@ fn rule_7_an_index_with_conflicts_is_never_imported(place: &Place) {
 
 fn a_turn_that_changes_branches_moves_head_and_index_together(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let script = "git checkout -q -b new feature; git rm -q src/feature; echo n >n; git add n; git commit -q -m new
+    let script =
+        "git checkout -q -b new feature; git rm -q src/feature; echo n >n; git add n; git commit -q -m new
         echo staged >staged; git add staged; git rm -q --cached docs/notes.md";
     let outcome = turn(place, &repo).sh(&format!("set -e; {script}; git status --porcelain -b")).run();
     let inside = outcome.expect_ok().out();
     assert_no_findings(&outcome);
     assert_eq!(host(place, &repo.workspace, "git status --porcelain -b"), inside);
     assert_eq!(subjects(place, &repo, "new")[..2], ["new", "Feature two"]);
-    assert_eq!(host(place, &repo.workspace, "git reflog -1 --format=%H; git write-tree >/dev/null").len(), 40);
+    assert_eq!(
+        host(place, &repo.workspace, "git reflog -1 --format=%H; git write-tree >/dev/null").len(),
+        40
+    );
     assert_sound(place, &repo);
 }
 

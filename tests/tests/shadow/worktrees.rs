@@ -2,11 +2,15 @@
 
 use codeoid_tests::{Layout, Place, Repo, each_identity};
 
-use crate::{around, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, subjects, turn};
+use crate::{
+    around, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, subjects, turn,
+};
 
 /// For a script inside: waits until a condition holds, for as long as a live import may take on a busy machine.
-const AWAIT: &str = "await() { for n in $(seq 150); do if \"$@\"; then return 0; fi; sleep 0.1; done; return 1; }\n";
-const ADD: &str = "git worktree add -q -b agent \"$CODEOID_WORKTREE_DIR/hw\"; cd \"$CODEOID_WORKTREE_DIR/hw\"\n";
+const AWAIT: &str =
+    "await() { for n in $(seq 150); do if \"$@\"; then return 0; fi; sleep 0.1; done; return 1; }\n";
+const ADD: &str =
+    "git worktree add -q -b agent \"$CODEOID_WORKTREE_DIR/hw\"; cd \"$CODEOID_WORKTREE_DIR/hw\"\n";
 const COMMIT: &str = "echo x >x; git add x; git commit -q -m agent\n";
 
 /// Waits on the host.
@@ -30,7 +34,9 @@ fn assert_worktrees_are_their_own(place: &Place, repo: &Repo) {
 fn rule_14_a_name_that_the_host_has_taken_is_left_to_it(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     // What the session cannot see is there first, so git inside takes the same name.
-    let after = format!("{AWAIT}{ADD}cat .git; renamed() {{ ! grep -q 'worktrees/hw$' .git; }}; await renamed\n{COMMIT}git status --porcelain");
+    let after = format!(
+        "{AWAIT}{ADD}cat .git; renamed() {{ ! grep -q 'worktrees/hw$' .git; }}; await renamed\n{COMMIT}git status --porcelain"
+    );
     let outcome = around(place, &repo, "", &after, || {
         host(place, &repo.workspace, "git worktree add -q -b human-too ../hw");
     });
@@ -39,7 +45,11 @@ fn rule_14_a_name_that_the_host_has_taken_is_left_to_it(place: &Place) {
     assert_eq!(outcome.out(), format!("ready\n{named}"), "{outcome}");
     assert_no_findings(&outcome);
     assert_worktrees_are_their_own(place, &repo);
-    assert_no_findings(&does(place, &repo, "cd \"$CODEOID_WORKTREE_DIR/hw\"; git log -1 --format=%s | grep -q human; git status --porcelain | wc -l"));
+    assert_no_findings(&does(
+        place,
+        &repo,
+        "cd \"$CODEOID_WORKTREE_DIR/hw\"; git log -1 --format=%s | grep -q human; git status --porcelain | wc -l",
+    ));
 }
 
 fn rule_14_a_name_of_the_session_is_taken_on_the_host_at_once(place: &Place) {
@@ -59,7 +69,11 @@ fn rule_14_a_pointer_that_is_turned_to_somebody_else_is_turned_back(place: &Plac
     let before = codeoid_tests::Snapshot::content_of(&human);
     let outcome = does(place, &repo, &script);
     let ours = folder(&repo, "s1").join("hw");
-    assert_eq!(host(place, &ours, "git symbolic-ref HEAD; git status --porcelain"), "refs/heads/agent", "{outcome}");
+    assert_eq!(
+        host(place, &ours, "git symbolic-ref HEAD; git status --porcelain"),
+        "refs/heads/agent",
+        "{outcome}"
+    );
     before.assert_same(&codeoid_tests::Snapshot::content_of(&human), "the human's entry");
     finding(&outcome, "gitfile-changed");
     assert_sound(place, &repo);
@@ -76,10 +90,21 @@ fn rule_5_a_branch_in_use_on_the_host_is_never_moved(place: &Place) {
     let after = "git update-ref refs/heads/feature $(git commit-tree -p feature -m agent feature^{tree})
         git branch -q -D rival; git branch other; sleep 0.5";
     let outcome = around(place, &repo, "", after, || {
-        host(place, &repo.workspace, "git worktree add -q ../used feature; git worktree add -q ../used-too rival");
+        host(
+            place,
+            &repo.workspace,
+            "git worktree add -q ../used feature; git worktree add -q ../used-too rival",
+        );
     });
-    assert_eq!(host(place, &used, "git status --porcelain; git log -1 --format=%s"), "Feature two", "{outcome}");
-    assert_eq!(host(place, &repo.top.join("used-too"), "git status --porcelain; git log -1 --format=%s"), "Rival");
+    assert_eq!(
+        host(place, &used, "git status --porcelain; git log -1 --format=%s"),
+        "Feature two",
+        "{outcome}"
+    );
+    assert_eq!(
+        host(place, &repo.top.join("used-too"), "git status --porcelain; git log -1 --format=%s"),
+        "Rival"
+    );
     subjects(place, &repo, "other");
     let merge = commands(&finding(&outcome, "conflict")).remove(0);
     host(place, &used, &format!("{merge} -q; git log -1 --format=%s | grep agent"));
@@ -114,7 +139,11 @@ fn rule_5_a_branch_that_both_check_out_is_the_host_s(place: &Place) {
     });
     let merge = commands(&finding(&outcome, "conflict")).remove(0);
     let used = repo.top.join("used");
-    assert_eq!(host(place, &used, "git status --porcelain; git log -1 --format=%s"), "Feature two", "{outcome}");
+    assert_eq!(
+        host(place, &used, "git status --porcelain; git log -1 --format=%s"),
+        "Feature two",
+        "{outcome}"
+    );
     host(place, &used, &format!("{merge} -q; cat x"));
     assert_sound(place, &repo);
 }
@@ -133,27 +162,41 @@ fn rule_25_a_lock_crosses_in_neither_direction(place: &Place) {
     assert!(!repo.common.join("worktrees/hw").exists(), "{outcome}");
     // Another turn, so that it is there from the start, and locked by the human, too.
     does(place, &repo, &format!("git branch -q -D agent; {ADD} git worktree lock --reason inside ."));
-    let list = host(place, &repo.workspace, "git worktree list --porcelain; git worktree lock --reason mine ../repo-worktrees/*/hw");
+    let list = host(
+        place,
+        &repo.workspace,
+        "git worktree list --porcelain; git worktree lock --reason mine ../repo-worktrees/*/hw",
+    );
     assert!(!list.contains("locked"), "{list}");
     let outcome = around(place, &repo, "", "git worktree unlock \"$CODEOID_WORKTREE_DIR/hw\"", || {
         let list = host(place, &repo.workspace, "git worktree list --porcelain");
         assert!(list.contains("locked mine"), "{list}");
     });
-    let list = host(place, &repo.workspace, "git worktree list --porcelain; git worktree unlock ../repo-worktrees/*/hw");
+    let list = host(
+        place,
+        &repo.workspace,
+        "git worktree list --porcelain; git worktree unlock ../repo-worktrees/*/hw",
+    );
     assert!(list.contains("locked mine"), "{list}\n{outcome}");
     assert_sound(place, &repo);
 }
 
 fn a_worktree_of_the_session_is_an_ordinary_one_on_the_host(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let outcome = around(place, &repo, &format!("{ADD}{COMMIT}"), "git log -1 --format=%s; echo z >z; git add z; git commit -q -m last", || {
-        until(place, &repo, "git log -1 --format=%s agent 2>/dev/null | grep -q agent");
-        let ours = folder(&repo, "s1").join("hw");
-        assert_eq!(host(place, &ours, "git status --porcelain; git log -1 --format=%s"), "agent");
-        let taken = place.sh(&repo.workspace, "git branch -D agent || git checkout agent");
-        assert!(!taken.ok(), "{taken}");
-        host(place, &repo.workspace, "git gc -q --prune=now; git worktree prune; git fsck --strict");
-    });
+    let outcome = around(
+        place,
+        &repo,
+        &format!("{ADD}{COMMIT}"),
+        "git log -1 --format=%s; echo z >z; git add z; git commit -q -m last",
+        || {
+            until(place, &repo, "git log -1 --format=%s agent 2>/dev/null | grep -q agent");
+            let ours = folder(&repo, "s1").join("hw");
+            assert_eq!(host(place, &ours, "git status --porcelain; git log -1 --format=%s"), "agent");
+            let taken = place.sh(&repo.workspace, "git branch -D agent || git checkout agent");
+            assert!(!taken.ok(), "{taken}");
+            host(place, &repo.workspace, "git gc -q --prune=now; git worktree prune; git fsck --strict");
+        },
+    );
     assert_no_findings(&outcome);
     let ours = folder(&repo, "s1").join("hw");
     assert_eq!(host(place, &ours, "git status --porcelain; git log -1 --format=%s"), "last");
@@ -168,15 +211,25 @@ fn a_worktree_of_the_session_is_an_ordinary_one_on_the_host(place: &Place) {
 fn a_worktree_that_the_session_removes_or_moves_is_so_on_the_host(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     does(place, &repo, &format!("{ADD}{COMMIT}"));
-    let outcome = does(place, &repo, "cd \"$CODEOID_WORKTREE_DIR\"; git -C hw worktree move ../hw ../moved || git -C hw worktree move . ../moved; cd moved; git status --porcelain");
+    let outcome = does(
+        place,
+        &repo,
+        "cd \"$CODEOID_WORKTREE_DIR\"; git -C hw worktree move ../hw ../moved || git -C hw worktree move . ../moved; cd moved; git status --porcelain",
+    );
     assert_no_findings(&outcome);
     let moved = folder(&repo, "s1").join("moved");
     assert_eq!(host(place, &moved, "git status --porcelain; git log -1 --format=%s"), "agent", "{outcome}");
     let list = host(place, &repo.workspace, "git worktree list --porcelain");
-    assert!(list.contains(&format!("worktree {}\n", moved.display())) && !list.contains("prunable"), "{list}");
+    assert!(
+        list.contains(&format!("worktree {}\n", moved.display())) && !list.contains("prunable"),
+        "{list}"
+    );
     let outcome = does(place, &repo, "git worktree remove \"$CODEOID_WORKTREE_DIR/moved\"");
     assert_no_findings(&outcome);
-    assert_eq!(host(place, &repo.workspace, "git worktree list | wc -l; git log -1 --format=%s agent"), "2\nagent");
+    assert_eq!(
+        host(place, &repo.workspace, "git worktree list | wc -l; git log -1 --format=%s agent"),
+        "2\nagent"
+    );
     assert_sound(place, &repo);
 }
 
