@@ -14,7 +14,7 @@ use gix::bstr::{BString, ByteSlice as _};
 use super::base::{self, Base, MAIN, UnitBase};
 use super::git::Git;
 use super::index::{Entries, Flags};
-use super::place::{ENTRIES, KEPT, OBJECTS, Place};
+use super::place::{ENTRIES, KEPT, NO_ALTERNATES, OBJECTS, Place};
 use super::refs::{self, Refs, Target};
 use super::{Error, entries, kept, stash, unit, write};
 use crate::bytes::Bytes;
@@ -265,6 +265,8 @@ impl Build<'_> {
             text.push(b'\n');
         }
         write::keep(&info, "alternates".as_ref(), &text)?;
+        // What lies over the host's own list inside: that one is relative to another place, and adds to the depth.
+        write::keep(&Dir::open(self.place.root())?, NO_ALTERNATES.as_ref(), b"")?;
         Ok(())
     }
 
