@@ -223,15 +223,24 @@ impl Build<'_> {
         if host == self.base.host_config.0 && !ours.is_empty() {
             return Ok(());
         }
-        // What the session added stays with it.
+        // What the session added stays with it: all that is in its own and was not the host's. Where the host has an
+        // upstream of its own by now, it wins, as it does at the import.
         let added = config::File::parse(&ours).ok().map(|ours| {
-            let old = config::File::parse(&self.base.config.0).unwrap_or_default();
-            let known = |variable: &config::Variable| {
-                old.variables()
+            let old = config::File::parse(&self.base.host_config.0).unwrap_or_default();
+            let new = config::File::parse(&host).unwrap_or_default();
+            let has = |file: &config::File, variable: &config::Variable| {
+                file.variables()
                     .iter()
                     .any(|other| other.name == variable.name && other.value == variable.value)
             };
-            ours.variables().iter().filter(|variable| !known(variable)).cloned().collect::<Vec<_>>()
+            let is_upstream = |variable: &config::Variable| {
+                variable.name.section == "branch"
+                    && new.variables().iter().any(|other| other.name == variable.name)
+            };
+            let stays = |variable: &&config::Variable| {
+                !has(&old, variable) && !has(&new, variable) && !is_upstream(variable)
+            };
+            ours.variables().iter().filter(stays).cloned().collect::<Vec<_>>()
         });
         let next = match added {
             Some(added) if !added.is_empty() => config::with(host.clone(), &added),

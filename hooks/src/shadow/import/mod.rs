@@ -406,8 +406,9 @@ impl Import<'_> {
     ) -> Result<(), Error> {
         let remotes = settings::Remotes::compare(&self.host, &self.shadow)?;
         let mut kept = Vec::new();
+        let parsed = crate::config::File::parse(config).unwrap_or_default();
         for setting in wanted {
-            if setting.is_importable(&remotes, ours) {
+            if setting.is_importable(&remotes, ours, &parsed) {
                 if setting.write(self.git, &self.host)? {
                     self.done.promoted.push(setting.name());
                 }
