@@ -319,7 +319,11 @@ impl Build<'_> {
                 self.shadow.beneath(&relative).ok().flatten()
             };
             let Some(shadow) = shadow else { continue };
-            if is_new || self.may_follow(&name, &host, &shadow)? {
+            // One without a HEAD is of no use to git.
+            if is_new
+                || unit::head(&shadow, self.kind)?.is_none()
+                || self.may_follow(&name, &host, &shadow)?
+            {
                 self.rewrite_unit(&name, &host, &shadow)?;
             } else {
                 held.extend(unit::branches(&shadow, self.kind)?);
@@ -495,8 +499,14 @@ impl Build<'_> {
 
     fn refs(&mut self, held: &BTreeSet<BString>) -> Result<(), Error> {
         let host = refs::read(&self.host, self.kind)?;
-        let ours = refs::read(&self.shadow, self.kind)?;
+        let mut ours = refs::read(&self.shadow, self.kind)?;
         let mut base = Refs::from_text(&self.base.refs.0);
+        if ours.damaged {
+            // What cannot be read was not deleted.
+            for (name, target) in &base.map {
+                ours.map.entry(name.clone()).or_insert_with(|| target.clone());
+            }
+        }
         let mut next = ours.clone();
         next.map.retain(|name, _| !name.starts_with(HOST_VIEW.as_bytes()));
         let names: BTreeSet<BString> =
@@ -538,6 +548,7 @@ impl Build<'_> {
             next.map.insert(view.into(), Target::Object(h));
         }
         next.broken.clear();
+        next.damaged = false;
         if next != ours || ours.map.is_empty() || self.shadow.lstat("packed-refs")?.is_none() {
             refs::write(&self.shadow, &next)?;
         }

@@ -302,13 +302,17 @@ impl Import<'_> {
     /// Refs that differ from what both sides agreed on, and that may come at all.
     pub(super) fn moved(&self, ours: &Refs) -> Vec<BString> {
         let names: BTreeSet<&BString> = ours.map.keys().chain(self.base_refs.map.keys()).collect();
+        // Without a HEAD, or with a `packed-refs` that is none, git does nothing there: what is missing was not deleted
+        // by it.
+        let head = unit::head(&self.shadow, self.kind).ok().flatten();
+        let deletions = self.when == When::Ended && head.is_some() && !ours.damaged;
         names
             .into_iter()
             .filter(|name| {
                 !ours.broken.contains(*name)
                     && ours.map.get(*name) != self.base_refs.map.get(*name)
                     && refs::is_importable(name.as_bstr())
-                    && (self.when == When::Ended || ours.map.contains_key(*name))
+                    && (deletions || ours.map.contains_key(*name))
             })
             .cloned()
             .collect()
