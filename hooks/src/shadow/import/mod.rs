@@ -10,6 +10,8 @@ mod snapshot;
 mod units;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use codeoid_spec::git::Repository;
@@ -29,7 +31,7 @@ use super::refs::{self, Refs, Target};
 use super::{Error, lfs, settings, stash, unit};
 use crate::bytes::Bytes;
 use crate::lock::{self, Mode};
-use crate::read::{self, Dir, POINTER_LIMIT};
+use crate::read::{self, Dir, Kind, POINTER_LIMIT};
 use crate::text::printable;
 
 /// What git on the host calls the changes in its reflogs.
@@ -165,8 +167,9 @@ impl Import<'_> {
             && removed.is_empty()
             && snapshots.iter().all(|snapshot| snapshot.moved.is_none())
             && settings.is_empty();
+        let named = self.when == When::Ended && self.name_hooks();
         if nothing {
-            if self.when == When::Ended && !self.base.promoted.is_empty() {
+            if self.when == When::Ended && (named || !self.base.promoted.is_empty()) {
                 self.done.promoted = std::mem::take(&mut self.base.promoted);
                 self.base.store(self.place)?;
             }
@@ -253,6 +256,37 @@ impl Import<'_> {
         Ok(())
     }
 
+    /// Names the hooks that the session has made or changed, once: they run for it, and never on the host. Whether
+    /// there is something new.
+    fn name_hooks(&mut self) -> bool {
+        let hooks = |dir: &Dir| dir.child("hooks".as_ref()).ok().flatten();
+        let Some(ours) = hooks(&self.shadow) else { return false };
+        let host = hooks(&self.host);
+        let read =
+            |dir: &Dir, name: &OsStr| dir.read(name, POINTER_LIMIT).ok().flatten().map(|file| file.bytes);
+        let mut names: Vec<String> = ours
+            .list()
+            .unwrap_or_default()
+            .iter()
+            .filter(|item| item.kind == Kind::File && !item.name.as_bytes().ends_with(b".sample"))
+            .filter(|item| host.as_ref().and_then(|host| read(host, &item.name)) != read(&ours, &item.name))
+            .map(|item| item.name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        let names = names.join(", ");
+        let known = self.base.reported.get("hooks").map_or("", String::as_str);
+        if names == known {
+            return false;
+        }
+        if !names.is_empty() {
+            self.done.warnings.push(printable(&format!(
+                "hooks of the session stay with it, and run in its turns only: {names}"
+            )));
+        }
+        self.base.reported.insert("hooks".to_owned(), names);
+        true
+    }
+
     /// Refs that a killed import has moved already.
     pub(super) fn settle_pending(&mut self, host: &Refs) {
         for (name, value) in std::mem::take(&mut self.base.pending) {
@@ -268,13 +302,17 @@ impl Import<'_> {
     /// Refs that differ from what both sides agreed on, and that may come at all.
     pub(super) fn moved(&self, ours: &Refs) -> Vec<BString> {
         let names: BTreeSet<&BString> = ours.map.keys().chain(self.base_refs.map.keys()).collect();
+        // Without a HEAD, or with a `packed-refs` that is none, git does nothing there: what is missing was not deleted
+        // by it.
+        let head = unit::head(&self.shadow, self.kind).ok().flatten();
+        let deletions = self.when == When::Ended && head.is_some() && !ours.damaged;
         names
             .into_iter()
             .filter(|name| {
                 !ours.broken.contains(*name)
                     && ours.map.get(*name) != self.base_refs.map.get(*name)
                     && refs::is_importable(name.as_bstr())
-                    && (self.when == When::Ended || ours.map.contains_key(*name))
+                    && (deletions || ours.map.contains_key(*name))
             })
             .cloned()
             .collect()
@@ -406,8 +444,9 @@ impl Import<'_> {
     ) -> Result<(), Error> {
         let remotes = settings::Remotes::compare(&self.host, &self.shadow)?;
         let mut kept = Vec::new();
+        let parsed = crate::config::File::parse(config).unwrap_or_default();
         for setting in wanted {
-            if setting.is_importable(&remotes, ours) {
+            if setting.is_importable(&remotes, ours, &parsed) {
                 if setting.write(self.git, &self.host)? {
                     self.done.promoted.push(setting.name());
                 }

@@ -54,6 +54,13 @@ impl Import<'_> {
         };
         for item in worktrees.list()? {
             let Some(id) = item.name.to_str() else { continue };
+            if item.kind == read::Kind::Symlink {
+                // The old name of an entry that got another one: see `reserve`.
+                if self.when == When::Ended {
+                    write::unlink(&worktrees, &item.name)?;
+                }
+                continue;
+            }
             if entries::is_linked(&worktrees, id)? {
                 continue;
             }

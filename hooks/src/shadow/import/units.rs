@@ -228,6 +228,8 @@ impl Import<'_> {
             let ours = self.shadow.child("worktrees".as_ref())?;
             let Some(ours) = ours else { return Ok(None) };
             write::rename(&ours, snapshot.name.as_ref(), id.as_ref())?;
+            // A git that is at work in there, perhaps still making it, knows it by the old name.
+            write::link(&ours, snapshot.name.as_ref(), Path::new(&id))?;
             let pointer = entry::gitfile(&self.host.path().join("worktrees").join(&id));
             write::put(&Dir::open(worktree)?, ".git".as_ref(), &pointer)?;
         }
