@@ -391,7 +391,10 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
         if let Some(absent) = lines(&mut guard.watch.iter())? {
             put(annotation::WATCH_ABSENT, absent);
         }
-        if let Some(pins) = lines(&mut guard.binds.iter().map(|bind| &bind.target))? {
+        // What lies in the sandbox's own `/run` is no path of the host's.
+        let host =
+            guard.binds.iter().map(|bind| &bind.target).filter(|target| !target.starts_with("/run/codeoid"));
+        if let Some(pins) = lines(&mut host.into_iter())? {
             put(annotation::WATCH_PINS, pins);
         }
     }
