@@ -242,6 +242,7 @@ fn with_late_masks<'a>(spec: &'a Spec, host: &Host) -> Result<Cow<'a, Spec>, Fai
     let mut spec = spec.clone();
     let mounts = spec.mounts().iter().flatten().cloned().chain(masks).collect();
     spec.set_mounts(Some(mounts));
+    bundle::hold_masks(&mut spec).doing("read the bundle")?;
     Ok(Cow::Owned(spec))
 }
 
