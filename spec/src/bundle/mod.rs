@@ -16,6 +16,7 @@ use oci_spec::runtime::{
 
 use crate::git::Access;
 use crate::mount::Kind;
+use crate::paths::is_within;
 use crate::plan::Plan;
 use crate::policy::Network;
 
@@ -391,7 +392,7 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
 
 fn home_digest(plan: &Plan) -> String {
     let Some(cover) = plan.covers.iter().find(|cover| cover.upper) else { return String::new() };
-    let hidden = plan.hidden.iter().map(|hidden| &hidden.value).filter(|path| path.starts_with(&cover.root));
+    let hidden = plan.hidden.iter().map(|hidden| &hidden.value).filter(|path| is_within(path, &cover.root));
     let text = hidden.fold(format!("{}\0", cover.root.display()), |mut text, path| {
         text.push_str(&path.to_string_lossy());
         text.push('\0');
