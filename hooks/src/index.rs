@@ -9,6 +9,8 @@ use gix::validate::path::component;
 
 /// The most that is read of an index, in bytes; some hundred bytes per file of a checkout.
 pub const LIMIT: u64 = 512 * 1024 * 1024;
+/// The most bytes that all paths may have together: version 4 says in a byte that a path starts as the one before.
+pub(crate) const PATHS: usize = 512 * 1024 * 1024;
 /// The mode of a submodule, or of any nested repository that was added (S_IFGITLINK).
 pub(crate) const GITLINK: u32 = 0o160_000;
 pub(crate) const SYMLINK: u32 = 0o120_000;
@@ -59,28 +61,63 @@ pub fn parse(bytes: &[u8], hash: usize) -> Result<Index, Error> {
     }
     let count = be32(bytes, 8)?;
     let mut index = Index::default();
-    let mut at = 12;
+    let mut budget = PATHS;
+    let at = run(bytes, 12, count, hash, version, &mut index, &mut budget)?;
+    index.entries = count as usize;
+    let mut left = count;
+    for (name, content) in (Extensions { bytes, at, hash }) {
+        let content = content?;
+        match name {
+            b"link" => index.shared = shared(content, hash).ok_or(Error::Damaged(at))?,
+            // git reads a large index by several threads, each from where this table says, which need not be what
+            // stands in the file from start to end.
+            b"IEOT" => {
+                for block in content.get(4..).unwrap_or_default().as_chunks::<8>().0 {
+                    let [start, entries] = [be32(block, 0)?, be32(block, 4)?.min(left)];
+                    left -= entries;
+                    // What git could not read either harms nobody.
+                    let _ = run(bytes, start as usize, entries, hash, version, &mut index, &mut budget);
+                }
+            }
+            _ => {}
+        }
+    }
+    index.gitlinks.sort();
+    index.gitlinks.dedup();
+    Ok(index)
+}
+
+/// Judges entries that follow each other; where the last one ends.
+fn run(
+    bytes: &[u8],
+    mut at: usize,
+    count: u32,
+    hash: usize,
+    version: u32,
+    index: &mut Index,
+    budget: &mut usize,
+) -> Result<usize, Error> {
     let mut previous = BString::default();
     for _ in 0..count {
         let raw = raw(bytes, at, hash, version, previous.len())?;
-        let mode = raw.mode;
+        *budget = budget.checked_sub(raw.kept + raw.name.len()).ok_or(Error::Damaged(at))?;
         let mut path = BString::from(&previous[..raw.kept]);
         path.extend_from_slice(raw.name);
-        if mode & 0o170_000 == GITLINK {
+        if raw.mode & 0o170_000 == GITLINK {
             index.gitlinks.push(path.clone());
         }
         if index.hostile.len() < Index::MOST
-            && let Some(why) = hostile(path.as_bstr(), mode)
+            && let Some(why) = hostile(path.as_bstr(), raw.mode)
         {
-            index.hostile.push((path.clone(), why));
+            let found = (path.clone(), why);
+            if !index.hostile.contains(&found) {
+                index.hostile.push(found);
+            }
         }
-        index.entries += 1;
         previous = path;
         at = raw.next;
     }
-    index.shared = shared(bytes, at, hash)?;
-    index.gitlinks.sort();
-    Ok(index)
+    Ok(at)
 }
 
 pub(crate) fn be32(bytes: &[u8], at: usize) -> Result<u32, Error> {
@@ -158,19 +195,34 @@ fn varint(bytes: &[u8], mut at: usize) -> Option<(usize, usize)> {
     Some((value, at + 1))
 }
 
-fn shared(bytes: &[u8], mut at: usize, hash: usize) -> Result<Option<String>, Error> {
-    while at + 8 + hash <= bytes.len() {
-        let size = be32(bytes, at + 4)? as usize;
-        let content = bytes.get(at + 8..at + 8 + size).ok_or(Error::Damaged(at))?;
-        if bytes.get(at..at + 4) == Some(b"link") {
-            let id = content.get(..hash).ok_or(Error::Damaged(at))?;
-            // All zero: split, but nothing is shared.
-            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-            return Ok(id.bytes().any(|b| b != b'0').then(|| format!("sharedindex.{id}")));
+/// What stands after the entries: signatures with their content.
+struct Extensions<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    hash: usize,
+}
+
+impl<'a> Iterator for Extensions<'a> {
+    type Item = (&'a [u8; 4], Result<&'a [u8], Error>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (bytes, at) = (self.bytes, self.at);
+        if at.checked_add(8 + self.hash)? > bytes.len() {
+            return None;
         }
-        at += 8 + size;
+        let name = bytes[at..].first_chunk()?;
+        let size = be32(bytes, at + 4).ok()? as usize;
+        let content = bytes.get(at + 8..at + 8 + size).ok_or(Error::Damaged(at));
+        self.at = if content.is_ok() { at + 8 + size } else { bytes.len() };
+        Some((name, content))
     }
-    Ok(None)
+}
+
+/// The shared index that a link names; `None` where it is damaged.
+fn shared(link: &[u8], hash: usize) -> Option<Option<String>> {
+    let id: String = link.get(..hash)?.iter().map(|byte| format!("{byte:02x}")).collect();
+    // All zero: split, but nothing is shared.
+    Some(id.bytes().any(|b| b != b'0').then(|| format!("sharedindex.{id}")))
 }
 
 /// Why a checkout must not write this path. git has the same rules (verify_path() in its read-cache.c), but
@@ -286,6 +338,53 @@ mod tests {
         std::fs::write(top.join(".git/index"), &bytes).unwrap();
         assert_eq!(s.git("repo", ["ls-files"]), ".git/hooks/x");
         assert_eq!(parse(&bytes, 20).unwrap().hostile.len(), 1);
+    }
+
+    #[test]
+    fn what_several_threads_of_git_would_read_is_judged_as_well() {
+        let entry = |suffix: &[u8], length: u16| {
+            let stat = [&[0; 24][..], &0o100_644u32.to_be_bytes(), &[0; 12], &[7; 20]].concat();
+            // Nothing of the previous path is taken away.
+            [&stat, &length.to_be_bytes()[..], &[0], suffix, &[0]].concat()
+        };
+        let mut bytes = b"DIRC\0\0\0\x04\0\0\0\x02".to_vec();
+        bytes.extend(entry(b"xx", 2));
+        let second = u32::try_from(bytes.len()).unwrap();
+        bytes.extend(entry(b".git/hooks/x", 0xfff));
+        let end = u32::try_from(bytes.len()).unwrap();
+        assert_eq!(parse(&[&bytes[..], &[0; 20]].concat(), 20).unwrap().hostile, []);
+
+        let table = [1, 12, 1, second, 1].map(u32::to_be_bytes).concat();
+        let head = [&b"IEOT"[..], &20u32.to_be_bytes()].concat();
+        let mut hasher = gix::hash::hasher(gix::hash::Kind::Sha1);
+        hasher.update(&head);
+        let sum = hasher.try_finalize().unwrap();
+        bytes.extend(
+            [&head[..], &table, b"EOIE", &24u32.to_be_bytes(), &end.to_be_bytes(), sum.as_slice()].concat(),
+        );
+        bytes.extend([0; 20]);
+        let s = Scratch::new();
+        std::fs::write(s.repository("repo").join(".git/index"), &bytes).unwrap();
+        assert_eq!(s.git("repo", ["-c", "index.threads=1", "ls-files"]), "xx\nxx.git/hooks/x");
+        assert_eq!(s.git("repo", ["-c", "index.threads=4", "ls-files"]), "xx\n.git/hooks/x");
+        let index = parse(&bytes, 20).unwrap();
+        assert_eq!((index.hostile.len(), index.entries), (1, 2));
+        assert_eq!(index.hostile[0].0, ".git/hooks/x");
+    }
+
+    #[test]
+    fn version_4_does_not_expand_to_gigabytes() {
+        let mut bytes = b"DIRC\0\0\0\x04\0\0\x08\0".to_vec();
+        for n in 0..2048 {
+            bytes.extend_from_slice(&[0; 24]);
+            bytes.extend_from_slice(&GITLINK.to_be_bytes());
+            bytes.extend_from_slice(&[7; 32]);
+            bytes.extend_from_slice(&[0x0f, 0xff, 0]);
+            bytes.extend_from_slice("a".repeat(if n == 0 { 1 << 20 } else { 1 }).as_bytes());
+            bytes.push(0);
+        }
+        bytes.extend_from_slice(&[0; 20]);
+        assert!(matches!(parse(&bytes, 20), Err(Error::Damaged(_))));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod probe;
 mod proxy;
 mod remask;
 mod report;
+mod runtime;
 mod seccomp;
 mod session;
 mod supervise;
@@ -37,9 +38,20 @@ fn main() -> ExitCode {
             None => return ExitCode::from(diagnostic::REFUSED),
         }
     }
+    let mut args = std::env::args_os();
+    if args.nth(1).is_some_and(|word| word == runtime::hooks::REEXEC) {
+        return runtime::hooks::become_hook(args);
+    }
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Err(error) = runtime::cli::seal(&args) {
+        return cli::report(&diagnostic::Failure::from_error("start", &error));
+    }
+    runtime::cli::remember_listen_fds();
     // libcontainer would hand on descriptors that a service manager meant for its own child (sd_listen_fds(3)).
-    if let Err(error) = sys::process::remove_variables(&["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]) {
+    if let Err(error) =
+        sys::process::remove_variables(&["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "_CODEOID_SEALED"])
+    {
         return cli::report(&diagnostic::Failure::from_error("prepare the environment", &error));
     }
-    cli::main(std::env::args_os())
+    cli::main(args)
 }

@@ -66,6 +66,11 @@ fn compile(profile: &LinuxSeccomp) -> Result<Vec<u8>, Error> {
         // follow: libseccomp would make "refuse this family" into "refuse all sockets".
         filter.merge(one(profile, &multiplexed, |name| name != "socket")?)?;
     }
+    export(&filter)
+}
+
+/// The program of a filter.
+pub fn export(filter: &ScmpFilterContext) -> Result<Vec<u8>, Error> {
     // The variant that writes to memory needs libseccomp 2.6.
     let mut file = fs::File::from(memfd_create("seccomp", MFdFlags::MFD_CLOEXEC)?);
     filter.export_bpf(&file)?;

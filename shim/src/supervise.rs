@@ -77,6 +77,24 @@ impl Signals {
     }
 }
 
+impl Signals {
+    /// The next signal that has arrived, if any.
+    pub fn next(&self) -> Option<Signal> {
+        loop {
+            let info = self.fd.read_signal().ok().flatten()?;
+            if let Ok(signal) = Signal::try_from(info.ssi_signo as i32) {
+                return Some(signal);
+            }
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// What runs: an engine (or another child whose process group is the command) and its socket.
 pub struct Running {
     /// The child.

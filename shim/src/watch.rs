@@ -46,6 +46,8 @@ pub struct Watch {
     /// Hidden paths that are masked, with what the mask lies on; `None`: there is nothing yet.
     masks: Vec<(PathBuf, Option<Identity>)>,
     sandbox: Option<Sandbox>,
+    /// The sandbox stands.
+    stands: bool,
     /// Process 1 of the sandbox.
     init: Option<i32>,
     /// Sockets that nobody knew of when the turn began, and when they are looked for next.
@@ -89,6 +91,7 @@ impl Watch {
             absent,
             masks,
             sandbox: None,
+            stands: false,
             init: None,
             appearing: None,
             next_look: None,
@@ -184,6 +187,7 @@ impl Watch {
             self.mountinfo = File::open(format!("/proc/{init}/mountinfo")).ok();
         }
         self.sandbox = sandbox;
+        self.stands = true;
         self.init = Some(init);
         // A turn that is over sooner is not kept waiting.
         self.next_look = self.appearing.as_ref().map(|_| Instant::now() + INTERVAL);
@@ -260,6 +264,10 @@ impl Watch {
 
     /// Renews the masks of hidden paths that were replaced.
     fn look_at_masks(&mut self) {
+        if !self.stands {
+            // Nothing can be masked yet, and nobody looks; what is seen now must not be taken for what is masked.
+            return;
+        }
         let mut found = BTreeSet::new();
         for (path, masked) in &mut self.masks {
             let now = identity(path);
@@ -306,6 +314,22 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
     use std::rc::Rc;
+
+    #[test]
+    fn what_appears_before_the_sandbox_stands_is_dealt_with_when_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let log = Rc::clone(&seen);
+        let hidden = dir.path().join("secret");
+        let on_alarm = Box::new(move |alarm: &Alarm| log.borrow_mut().push(alarm.clone()));
+        let masks = (vec![hidden.clone()], Vec::new());
+        let mut watch = Watch::new(Vec::new(), Vec::new(), masks, |_| false, on_alarm);
+        std::fs::write(&hidden, "").unwrap();
+        watch.act();
+        assert!(seen.borrow().is_empty(), "there is no sandbox in which it could be masked");
+        watch.started(1, None);
+        assert_eq!(*seen.borrow(), [Alarm::Unmasked(hidden)], "it was forgotten");
+    }
 
     #[test]
     fn a_name_that_appears_is_noticed_once_and_others_are_not() {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bundle;
 mod identity;
 mod place;
 mod probe;
@@ -17,6 +18,7 @@ mod terminal;
 mod turn;
 mod web;
 
+pub use bundle::{Bundle, Oci};
 pub use identity::Identity;
 pub use place::{Finished, Place};
 pub use probe::{ABSTRACT_CONNECT, CONNECT, Listener, descendants, is_alive, processes_with};

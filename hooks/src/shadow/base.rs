@@ -54,8 +54,15 @@ pub(crate) struct Base {
     pub pending: BTreeMap<String, String>,
     /// What was imported while turns ran, for the report at the end.
     pub promoted: Vec<String>,
-    /// Refs that the session made.
+    /// Refs that the session made, and nobody else has moved since; and entries of the stash, as `stash <id>`.
     pub created: BTreeSet<String>,
+    /// What refs held before the session moved them: what others had there. And what others have in the detached HEAD
+    /// of a checkout, as `HEAD <unit>`.
+    #[serde(default)]
+    pub theirs: BTreeMap<String, String>,
+    /// The record as it was read: one that is the same need not be written.
+    #[serde(skip)]
+    stored: Vec<u8>,
 }
 
 /// What both sides agree on of a checkout's unit.
@@ -99,21 +106,35 @@ pub enum Error {
     },
 }
 
+/// How [`Base::theirs`] names the detached HEAD of a checkout.
+pub(crate) fn detached(unit: &str) -> String {
+    format!("HEAD {unit}")
+}
+
 impl Base {
+    /// A record of nothing.
+    pub fn new() -> Self {
+        Self { version: VERSION, ..Self::default() }
+    }
+
     /// The record of a shadow; `None` where there is none, or one of another version.
     pub fn load(place: &Place) -> Result<Option<Self>, Error> {
         let path = place.base().join(FILE);
         let Some(content) = read::file(&path, LIMIT)? else { return Ok(None) };
-        let base: Self = serde_json::from_slice(&content.bytes)
+        let mut base: Self = serde_json::from_slice(&content.bytes)
             .map_err(|source| Error::Damaged { path: place.base(), source })?;
+        base.stored = content.bytes;
         Ok((base.version == VERSION).then_some(base))
     }
 
     /// Writes the record, whole or not at all, and removes copies of indexes that it does not name.
-    pub fn store(&self, place: &Place) -> Result<(), Error> {
+    pub fn store(&mut self, place: &Place) -> Result<(), Error> {
         let path = place.base().join(FILE);
         let text =
             serde_json::to_vec(self).map_err(|source| Error::Damaged { path: place.base(), source })?;
+        if text == self.stored {
+            return Ok(());
+        }
         journal::replace(&path, &text).map_err(|source| WriteError::new(&path, source))?;
         let named: std::collections::HashSet<&OsStr> =
             self.units.values().filter_map(|unit| unit.index.as_deref().map(OsStr::new)).collect();
@@ -123,6 +144,7 @@ impl Base {
                 tree::remove(&dir, &item.name)?;
             }
         }
+        self.stored = text;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use gix::bstr::{BString, ByteSlice as _};
 use super::base::{self, Base, MAIN, UnitBase};
 use super::git::Git;
 use super::index::{Entries, Flags};
-use super::place::{ENTRIES, KEPT, OBJECTS, Place};
+use super::place::{ENTRIES, KEPT, NO_ALTERNATES, OBJECTS, Place};
 use super::refs::{self, Refs, Target};
 use super::{Error, entries, kept, stash, unit, write};
 use crate::bytes::Bytes;
@@ -61,7 +61,7 @@ pub(crate) fn refresh(place: &Place, repository: &Repository, git: &Git) -> Resu
                 );
             }
             set_aside(&root)?;
-            Base { version: base::VERSION, ..Base::default() }
+            Base::new()
         }
     };
     let shadow = write::directory(&root, "git".as_ref())?;
@@ -223,15 +223,24 @@ impl Build<'_> {
         if host == self.base.host_config.0 && !ours.is_empty() {
             return Ok(());
         }
-        // What the session added stays with it.
+        // What the session added stays with it: all that is in its own and was not the host's. Where the host has an
+        // upstream of its own by now, it wins, as it does at the import.
         let added = config::File::parse(&ours).ok().map(|ours| {
-            let old = config::File::parse(&self.base.config.0).unwrap_or_default();
-            let known = |variable: &config::Variable| {
-                old.variables()
+            let old = config::File::parse(&self.base.host_config.0).unwrap_or_default();
+            let new = config::File::parse(&host).unwrap_or_default();
+            let has = |file: &config::File, variable: &config::Variable| {
+                file.variables()
                     .iter()
                     .any(|other| other.name == variable.name && other.value == variable.value)
             };
-            ours.variables().iter().filter(|variable| !known(variable)).cloned().collect::<Vec<_>>()
+            let is_upstream = |variable: &config::Variable| {
+                variable.name.section == "branch"
+                    && new.variables().iter().any(|other| other.name == variable.name)
+            };
+            let stays = |variable: &&config::Variable| {
+                !has(&old, variable) && !has(&new, variable) && !is_upstream(variable)
+            };
+            ours.variables().iter().filter(stays).cloned().collect::<Vec<_>>()
         });
         let next = match added {
             Some(added) if !added.is_empty() => config::with(host.clone(), &added),
@@ -264,7 +273,9 @@ impl Build<'_> {
             text.extend_from_slice(path.as_os_str().as_bytes());
             text.push(b'\n');
         }
-        write::put(&info, "alternates".as_ref(), &text)?;
+        write::keep(&info, "alternates".as_ref(), &text)?;
+        // What lies over the host's own list inside: that one is relative to another place, and adds to the depth.
+        write::keep(&Dir::open(self.place.root())?, NO_ALTERNATES.as_ref(), b"")?;
         Ok(())
     }
 
@@ -308,7 +319,11 @@ impl Build<'_> {
                 self.shadow.beneath(&relative).ok().flatten()
             };
             let Some(shadow) = shadow else { continue };
-            if is_new || self.may_follow(&name, &host, &shadow)? {
+            // One without a HEAD is of no use to git.
+            if is_new
+                || unit::head(&shadow, self.kind)?.is_none()
+                || self.may_follow(&name, &host, &shadow)?
+            {
                 self.rewrite_unit(&name, &host, &shadow)?;
             } else {
                 held.extend(unit::branches(&shadow, self.kind)?);
@@ -317,7 +332,13 @@ impl Build<'_> {
         if !matches!(self.repository.checkout, Checkout::Main { .. }) {
             // Somebody else's: what it shows inside is the host's of now.
             let (host, shadow) = (Dir::open(self.host.path())?, Dir::open(self.shadow.path())?);
-            self.copy_unit(&host, &shadow)?;
+            let mut changed = self.shadow.lstat("HEAD")?.is_none();
+            for name in ["HEAD", "index", "logs/HEAD"] {
+                changed |= self.changed(name, &host, name.as_ref())?;
+            }
+            if changed {
+                self.copy_unit(&host, &shadow)?;
+            }
         }
         Ok(held)
     }
@@ -379,6 +400,14 @@ impl Build<'_> {
             other => other,
         };
         let index = self.base.keep_index(self.place, name, bytes.as_deref())?;
+        if self.base.units.get(name).is_none_or(|known| known.head.0 != head) {
+            // Somebody else's doing.
+            let theirs = Target::parse(&head, self.kind).and_then(|head| head.object());
+            match theirs {
+                Some(id) => drop(self.base.theirs.insert(base::detached(name), id.to_string())),
+                None => drop(self.base.theirs.remove(&base::detached(name))),
+            }
+        }
         let unit = UnitBase {
             head: Bytes(head),
             index,
@@ -470,8 +499,14 @@ impl Build<'_> {
 
     fn refs(&mut self, held: &BTreeSet<BString>) -> Result<(), Error> {
         let host = refs::read(&self.host, self.kind)?;
-        let ours = refs::read(&self.shadow, self.kind)?;
+        let mut ours = refs::read(&self.shadow, self.kind)?;
         let mut base = Refs::from_text(&self.base.refs.0);
+        if ours.damaged {
+            // What cannot be read was not deleted.
+            for (name, target) in &base.map {
+                ours.map.entry(name.clone()).or_insert_with(|| target.clone());
+            }
+        }
         let mut next = ours.clone();
         next.map.retain(|name, _| !name.starts_with(HOST_VIEW.as_bytes()));
         let names: BTreeSet<BString> =
@@ -496,6 +531,12 @@ impl Build<'_> {
                 }
             };
             if follow {
+                if h != b.as_ref() {
+                    // Somebody else's by now.
+                    let shown = name.to_str_lossy();
+                    self.base.created.remove(shown.as_ref());
+                    self.base.theirs.remove(shown.as_ref());
+                }
                 set(&mut next, &name, h);
                 set(&mut base, &name, h);
             } else if let Some(Target::Object(h)) = h {
@@ -507,6 +548,7 @@ impl Build<'_> {
             next.map.insert(view.into(), Target::Object(h));
         }
         next.broken.clear();
+        next.damaged = false;
         if next != ours || ours.map.is_empty() || self.shadow.lstat("packed-refs")?.is_none() {
             refs::write(&self.shadow, &next)?;
         }

@@ -52,6 +52,10 @@ pub(crate) fn follow(build: &mut Build<'_>) -> Result<(), Error> {
         if own.contains(id) {
             continue;
         }
+        if item.kind == Kind::Symlink && !foreign.contains(id) {
+            write::unlink(&worktrees, &item.name)?;
+            continue;
+        }
         let linked = is_linked(&worktrees, id)?;
         if foreign.contains(id) {
             if linked {

@@ -62,7 +62,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// It ran longer than [`PATIENCE`] and was ended.
+    /// It ran longer than ten minutes and was ended.
     #[error("git {verb} did not end within {} seconds", PATIENCE.as_secs())]
     TooLong {
         /// git's subcommand.

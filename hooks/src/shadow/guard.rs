@@ -6,7 +6,7 @@ use codeoid_spec::git::{Access, Bind, Guard, Protection, Repository};
 
 use super::Error;
 use super::build::alternates;
-use super::place::{ENTRIES, KEPT, LFS, OBJECTS, Place};
+use super::place::{ENTRIES, KEPT, LFS, NO_ALTERNATES, OBJECTS, Place};
 use crate::config;
 use crate::read::{self, Dir, Kind, POINTER_LIMIT};
 use crate::shared;
@@ -31,6 +31,16 @@ pub fn guard(repository: &Repository, place: &Place) -> Result<Guard, Error> {
         if read::lstat(&source)?.is_some_and(|stamp| stamp.kind() == Kind::Directory) {
             bind(&source, Path::new(target), Access::Read, "the host's, to be read");
         }
+    }
+    if read::lstat(&common.join("objects/info/alternates"))?.is_some_and(|stamp| stamp.kind() == Kind::File) {
+        // The shadow names all that the host borrows from, by absolute paths.
+        let target = Path::new(OBJECTS).join("info/alternates");
+        bind(
+            &place.root().join(NO_ALTERNATES),
+            &target,
+            Access::Read,
+            "what the host borrows is named elsewhere",
+        );
     }
     for path in alternates(&common.join("objects"))? {
         bind(&path, &path, Access::Read, "objects that the host's repository borrows");

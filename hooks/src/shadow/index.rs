@@ -24,7 +24,7 @@
 //! if theirs.unmerged() || theirs.same(&base) {
 //!     return Ok(());
 //! }
-//! // … import `theirs.oids_since(&base)`, take the host's index.lock, then:
+//! // … import `theirs.objects_since(&base)`, take the host's index.lock, then:
 //! let ours = Entries::read(host, name, kind, true)?;
 //! let merged = merge(Some(&base), &ours, &theirs, Flags::Drop)?;
 //! if merged.conflicts.is_empty() && !merged.is_noop() {
@@ -37,23 +37,25 @@
 
 mod decode;
 mod encode;
+mod error;
 mod merge;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
 use std::ffi::OsStr;
-use std::path::PathBuf;
 
 use gix::ObjectId;
-use gix::bstr::{BStr, BString, ByteSlice as _};
+use gix::bstr::{BStr, ByteSlice as _};
 use gix::hash::Kind;
+use gix::object;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::index::{GITLINK, SYMLINK};
 use crate::read::{self, Dir};
 
+pub use error::{Error, Side};
 pub use merge::{Merged, merge};
 
 /// Files, executable files (S_IFREG with the two permissions that git knows).
@@ -67,92 +69,6 @@ const ASSUME_VALID: u32 = 0x8000;
 const STAGE: u32 = 0x3000;
 const INTENT_TO_ADD: u32 = 1 << 29;
 const SKIP_WORKTREE: u32 = 1 << 30;
-
-/// Why an index was not read, merged or written.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file could not be read, or is not a regular file of bearable size.
-    #[error(transparent)]
-    Read(#[from] read::Error),
-    /// The file is not an index, or is damaged.
-    #[error("{path}: {source}")]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: crate::index::Error,
-    },
-    /// An extension that git has to understand, and that this program does not.
-    #[error("{path}: the index has the extension {name:?}, which is not known")]
-    Extension {
-        /// The file.
-        path: PathBuf,
-        /// The extension's signature.
-        name: String,
-    },
-    /// The shared index that it builds upon (`core.splitIndex`) is not there or another one.
-    #[error("{path}: {why}")]
-    Shared {
-        /// The shared index.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// An entry that git does not write, or would not check out.
-    #[error("{path}: the entry {entry:?} is refused: {why}")]
-    Entry {
-        /// The file.
-        path: PathBuf,
-        /// The entry's path.
-        entry: BString,
-        /// Why it is refused.
-        why: String,
-    },
-    /// Beyond all measure.
-    #[error("{path}: the paths in the index have more than {limit} bytes")]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-        /// The limit in bytes.
-        limit: usize,
-    },
-    /// A merge is unfinished in one of the indexes (stages 1 to 3): nothing can be merged.
-    #[error("the {0} index has unmerged paths")]
-    Unmerged(Side),
-    /// The object ids are of different lengths.
-    #[error("the indexes use different hash functions")]
-    Hash,
-    /// The session's index leaves out a directory (`index.sparse`) that the host's does not leave out.
-    #[error("the session's index leaves out the directory {0:?}, which the host's checkout has")]
-    Sparse(BString),
-    /// The file's checksum cannot be computed: the content is a collision attack on SHA-1.
-    #[error("the index cannot be written: its checksum is part of a collision attack")]
-    Checksum,
-    /// More entries, or longer paths, than the format can hold.
-    #[error("the index cannot be written: it is too large")]
-    TooLarge,
-}
-
-/// Which of the three indexes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// What was last the same on both sides.
-    Base,
-    /// The side whose index is written, and which wins.
-    Host,
-    /// The side whose changes are taken over.
-    Shadow,
-}
-
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Base => "base",
-            Self::Host => "host's",
-            Self::Shadow => "session's",
-        })
-    }
-}
 
 /// Which flags of an index are taken over. `assume-unchanged` and `skip-worktree` both hide what is edited in the
 /// checkout from `git status` and `git diff`; `intent-to-add` does not, and is always kept.
@@ -233,12 +149,25 @@ impl Entry {
         self.mode & 0o170_000 == GITLINK
     }
 
+    /// What its object is, where that lies in this repository.
+    const fn object(&self) -> Option<object::Kind> {
+        match self.mode & 0o170_000 {
+            GITLINK => None,
+            DIRECTORY => Some(object::Kind::Tree),
+            _ => Some(object::Kind::Blob),
+        }
+    }
+
     const fn is_directory(&self) -> bool {
         self.mode & 0o170_000 == DIRECTORY
     }
 
     const fn skipped(&self) -> bool {
         self.flags & SKIP_WORKTREE != 0
+    }
+
+    const fn intended(&self) -> bool {
+        self.flags & INTENT_TO_ADD != 0
     }
 
     /// What is staged, without the flags that concern the checkout only.
@@ -338,13 +267,17 @@ impl Entries {
         self.entries.iter().filter(|entry| !entry.is_gitlink()).map(|entry| entry.id)
     }
 
-    /// As [`Entries::oids`], of the entries only that are not in `base` with the same content.
-    pub fn oids_since<'a>(&'a self, base: &'a Self) -> impl Iterator<Item = ObjectId> + 'a {
+    /// As [`Entries::oids`], of the entries only that are not in `base` with the same content, and with the type that
+    /// each must have: git does not look at it before it needs the object.
+    pub fn objects_since<'a>(
+        &'a self,
+        base: &'a Self,
+    ) -> impl Iterator<Item = (ObjectId, object::Kind)> + 'a {
         let rows = merge::join([base, self]).filter_map(|(_, row)| match row {
             [Some(old), Some(new)] if old.content() == new.content() => None,
             [_, new] => new,
         });
-        rows.filter(|entry| !entry.is_gitlink()).map(|entry| entry.id)
+        rows.filter_map(|entry| Some((entry.id, entry.object()?)))
     }
 
     /// Whether both have the same entries; stat data do not count.
@@ -371,13 +304,18 @@ impl Entries {
     }
 
     /// The bytes of a new index file with these entries alone, none of which git takes for looked at. Without
-    /// [`Flags::Keep`], `assume-unchanged` is dropped, and with [`Flags::Drop`] `skip-worktree` as well.
+    /// [`Flags::Keep`] it is as if it were merged: `assume-unchanged` is dropped, with [`Flags::Drop`] `skip-worktree`
+    /// as well, and no file is intended to be added where others are left out.
     ///
     /// # Errors
     /// [`Error::Sparse`] where a directory is left out and [`Flags::Drop`] forbids that; [`Error::Checksum`],
     /// [`Error::TooLarge`].
     pub fn fresh(&self, flags: Flags) -> Result<Vec<u8>, Error> {
         let mut fresh = Self { unhashed: false, ..self.clone() };
+        if flags != Flags::Keep {
+            let partial = self.sparse || self.entries.iter().any(Entry::skipped);
+            fresh.entries.retain(|entry| !(partial && entry.intended()));
+        }
         for entry in &mut fresh.entries {
             if entry.is_directory() && flags == Flags::Drop {
                 return Err(Error::Sparse(self.path(entry).to_owned()));
@@ -423,10 +361,15 @@ impl Entries {
 /// # Errors
 /// [`read::Error`] for what is not a regular file.
 pub fn same_bytes(dir: &Dir, name: &OsStr, bytes: &[u8]) -> Result<bool, read::Error> {
+    let length = bytes.len() as u64;
     match dir.open_file(name)? {
-        Some((file, stamp)) if stamp.size == bytes.len() as u64 => {
-            let content = read::read_open(file, stamp, || dir.path().join(name), stamp.size)?;
-            Ok(content.bytes == bytes)
+        Some((file, stamp)) if stamp.size == length => {
+            // One that grows meanwhile is another one.
+            match read::read_open(file, stamp, || dir.path().join(name), length) {
+                Ok(content) => Ok(content.bytes == bytes),
+                Err(read::Error::TooBig { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
         }
         _ => Ok(false),
     }

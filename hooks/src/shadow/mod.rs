@@ -16,6 +16,7 @@ mod guard;
 mod import;
 pub mod index;
 mod kept;
+mod lfs;
 mod live;
 pub mod objects;
 pub mod place;

@@ -16,12 +16,13 @@
 //!   space; a commit, tree or tag may have [`HELD`] bytes, because git holds those in memory. What is beyond is left
 //!   in the shadow and counted.
 //! - A pack may have as many objects as git can number with its allocations limited to 1 GB: some ten million.
+//! - Of a directory of the shadow's, 200,000 names are looked at.
 //! - No call of git takes longer than ten minutes, no gathering begins anything after as many.
 //! - Objects that the shadow reaches only by alternates that the turn added are not taken.
 //! - In a partial clone, a pack of which the turn says that it was fetched is believed where that takes nothing from
 //!   the host (`promised.rs`); a turn that lies can have blobs and trees of its own go missing later. What is fetched
-//!   on top of commits that only the host has is refused unless it is complete. Such a repository gets a pack per
-//!   import, because git can unpack only what is connected; git before 2.44 refuses the old faults there.
+//!   on top of commits that only the host has is refused unless it is complete. git before 2.44 refuses the old faults
+//!   there.
 //! - A tree as tip is brought whole, unless commits that are tips, or the host's refs, reach its parts. So pass the
 //!   commits and the blobs of an index, not its cached trees.
 
@@ -32,7 +33,7 @@ mod promised;
 mod seen;
 mod stage;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 
 use gix::ObjectId;
@@ -85,6 +86,10 @@ pub struct Store<'a> {
     borrowed: Vec<PathBuf>,
     /// Whether git's `--fsck-objects` takes no list of faults.
     plain_check: Cell<bool>,
+    /// What the host has for certain, where its refs are not to be asked.
+    negatives: Option<Vec<ObjectId>>,
+    /// Loose objects that were moved to the host's.
+    landed: RefCell<Vec<PathBuf>>,
 }
 
 impl<'a> Store<'a> {
@@ -107,6 +112,8 @@ impl<'a> Store<'a> {
             promisor,
             borrowed: Vec::new(),
             plain_check: Cell::new(false),
+            negatives: None,
+            landed: RefCell::default(),
         }
     }
 
@@ -116,6 +123,47 @@ impl<'a> Store<'a> {
     pub fn borrowing(mut self, directories: Vec<PathBuf>) -> Self {
         self.borrowed = directories;
         self
+    }
+
+    /// Whether all that was admitted is safe from the host's garbage collection. Objects that no ref names yet are prey
+    /// to a `gc --prune=now`, which looks for what is named when it starts, and deletes all the rest when it ends. To be
+    /// asked once the refs have moved.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        !self.is_collecting() && self.landed.borrow().iter().all(|path| path.symlink_metadata().is_ok())
+    }
+
+    /// Brings these tips once more, in packs that no garbage collection touches until [`Store::release`]. `had` are the
+    /// tips that the host had before: its refs may name by now what is not there.
+    ///
+    /// # Errors
+    /// As [`Store::gather`] and [`Store::admit`].
+    pub fn secure(&self, tips: &[ObjectId], had: Vec<ObjectId>) -> Result<(), Error> {
+        let again = Store {
+            git: self.git,
+            shadow: self.shadow,
+            quarantine: self.quarantine.clone(),
+            kind: self.kind,
+            promisor: self.promisor,
+            borrowed: self.borrowed.clone(),
+            plain_check: self.plain_check.clone(),
+            negatives: Some(had),
+            landed: RefCell::default(),
+        };
+        let _ = again.gather()?;
+        let _ = again.admit(tips)?;
+        Ok(())
+    }
+
+    /// Whether a garbage collection runs on the host (`lock_repo_for_gc()` in git's builtin/gc.c; a lock older than
+    /// twelve hours counts for nothing there, too).
+    fn is_collecting(&self) -> bool {
+        let lock = self.git.common_dir().join("gc.pid");
+        let age = lock
+            .symlink_metadata()
+            .and_then(|meta| meta.modified())
+            .map(|at| at.elapsed().unwrap_or_default());
+        age.is_ok_and(|age| age.as_secs() < 12 * 3600)
     }
 
     /// Empties the quarantine, forgets what was seen, and removes what a crash left on the way. To be called at recovery too: nothing in it is synced to

@@ -19,6 +19,9 @@ pub const ENTRIES: &str = "/run/codeoid/git/worktrees";
 /// Where it sees the host's large files (git-lfs looks for them beside an alternate).
 pub const LFS: &str = "/run/codeoid/git/lfs";
 
+/// An empty file beside the shadow; the list of what the host's objects borrow, as the sandbox sees it.
+pub(crate) const NO_ALTERNATES: &str = "no-alternates";
+
 /// A shadow's directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {

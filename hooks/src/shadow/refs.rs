@@ -79,6 +79,8 @@ pub struct Refs {
     pub map: BTreeMap<BString, Target>,
     /// Names at which something lies that is no ref: it says nothing, and certainly not that a ref was deleted.
     pub broken: BTreeSet<BString>,
+    /// `packed-refs` has lines that git takes for an error. What is not in it was not deleted by git.
+    pub damaged: bool,
 }
 
 impl Refs {
@@ -172,6 +174,7 @@ pub fn read(dir: &Dir, kind: gix::hash::Kind) -> Result<Refs, read::Error> {
     let mut all = packed(dir, kind)?;
     all.map.append(&mut loose.map);
     all.broken.append(&mut loose.broken);
+    all.damaged |= loose.damaged;
     let broken = &all.broken;
     all.map.retain(|name, _| !broken.contains(name));
     Ok(all)
@@ -234,13 +237,17 @@ pub(crate) fn packed(dir: &Dir, kind: gix::hash::Kind) -> Result<Refs, read::Err
     };
     let length = kind.len_in_hex();
     for line in content.split(|byte| *byte == b'\n') {
-        if line.len() <= length + 1 || line[0] == b'#' || line[0] == b'^' || line[length] != b' ' {
+        if line.is_empty() || line[0] == b'#' || line[0] == b'^' {
             continue;
         }
-        let name = line[length + 1..].as_bstr();
-        if let Ok(id) = ObjectId::from_hex(&line[..length])
-            && !is_per_worktree(name)
-        {
+        let id = line.get(..length).and_then(|id| ObjectId::from_hex(id).ok());
+        let (Some(id), Some([b' ', name @ ..])) = (id, line.get(length..).filter(|rest| rest.len() > 1))
+        else {
+            refs.damaged = true;
+            continue;
+        };
+        let name = name.as_bstr();
+        if !is_per_worktree(name) {
             refs.map.insert(name.into(), Target::Object(id));
         }
     }

@@ -49,7 +49,8 @@ impl Setting {
     }
 
     /// Whether it is one that may come: the upstream of a branch, which has to be one of a remote that the host has.
-    pub(crate) fn is_importable(&self, remotes: &Remotes, ours: &Refs) -> bool {
+    /// `config` is the session's.
+    pub(crate) fn is_importable(&self, remotes: &Remotes, ours: &Refs, config: &File) -> bool {
         let Some(branch) = self.branch() else { return false };
         let full = BString::from([b"refs/heads/", branch.as_bytes()].concat());
         if !refs::is_importable(full.as_bstr()) || !ours.map.contains_key(&full) {
@@ -59,7 +60,15 @@ impl Setting {
             (_, None) => true,
             // A URL here would be asked by the host's next `git pull`.
             ("remote", Some(value)) => value == b"." || remotes.knows(value),
-            (_, Some(value)) => value.starts_with(b"refs/heads/") && refs::is_valid(value.as_bstr()),
+            // It means nothing without the other.
+            (_, Some(value)) => {
+                let remote = Name { key: "remote".to_owned(), ..self.name.clone() };
+                let remote = config.variables().iter().rev().find(|variable| variable.name == remote);
+                let remote = remote.and_then(|variable| variable.value.as_deref());
+                value.starts_with(b"refs/heads/")
+                    && refs::is_valid(value.as_bstr())
+                    && remote.is_some_and(|remote| remote == b"." || remotes.knows(remote))
+            }
         }
     }
 
@@ -173,15 +182,17 @@ mod tests {
         let remotes = Remotes(vec![Remote { name: b"origin".to_vec(), agrees: true }]);
         let may = |text: &str| {
             let now = [base.as_slice(), text.as_bytes()].concat();
+            let config = File::parse(&now).unwrap();
             wanted(&now, base)
                 .iter()
-                .map(|setting| setting.is_importable(&remotes, &ours))
+                .map(|setting| setting.is_importable(&remotes, &ours, &config))
                 .collect::<Vec<_>>()
         };
         assert_eq!(may("[branch \"x\"]\n\tremote = origin\n\tmerge = refs/heads/x\n"), [true, true]);
         assert_eq!(may("[branch \"x\"]\n\tremote = .\n"), [true]);
         assert_eq!(may("[branch \"x\"]\n\tremote = ext::sh -c x\n"), [false]);
         assert_eq!(may("[branch \"x\"]\n\tremote = /tmp/evil\n"), [false]);
+        assert_eq!(may("[branch \"x\"]\n\tremote = /tmp/evil\n\tmerge = refs/heads/x\n"), [false, false]);
         assert_eq!(may("[branch \"x\"]\n\tmerge = --upload-pack=x\n"), [false]);
         assert_eq!(may("[branch \"y\"]\n\tremote = origin\n"), [false], "no branch of that name");
         for hostile in [

@@ -7,7 +7,8 @@ use gix::ObjectId;
 use gix::bstr::{BString, ByteSlice as _};
 
 use super::git::Git;
-use super::write;
+use super::refs::Refs;
+use super::{transaction, write};
 use crate::read::{self, Dir};
 use crate::tree;
 
@@ -78,12 +79,44 @@ pub(crate) fn store(
     Ok(git.run(args, b"").is_ok())
 }
 
-/// Takes an entry off the host's stash; it is looked for by its object, because the numbers move.
-pub(crate) fn drop_entry(git: &Git, host: &Dir, kind: gix::hash::Kind, id: ObjectId) -> bool {
-    let Ok(entries) = read(host, kind) else { return false };
-    let Some(at) = entries.iter().position(|entry| entry.id == id) else { return true };
-    git.run(["reflog", "delete", "--updateref", "--rewrite", &format!("{REF}@{{{at}}}")], b"").is_ok()
-        && (entries.len() > 1
-            // The last one leaves an empty reflog and a ref behind.
-            || git.run(["update-ref", "--no-deref", "-d", REF, &id.to_string()], b"").is_ok())
+/// Takes an entry off the host's stash; it is looked for by its object, because the numbers move. (`git reflog delete`
+/// takes a number, and somebody may put an entry on top meanwhile.) `false`: it is there still.
+pub(crate) fn drop_entry(
+    git: &Git,
+    host: &Dir,
+    kind: gix::hash::Kind,
+    id: ObjectId,
+) -> Result<bool, super::Error> {
+    let name = REF.as_bytes().as_bstr();
+    let Some(logs) = host.beneath(Path::new("logs/refs"))? else { return Ok(true) };
+    let Some(lock) = transaction::lock_ref(host, name, &Refs::default(), kind)? else { return Ok(false) };
+    let Some(content) = logs.read("stash".as_ref(), LIMIT)? else { return Ok(true) };
+    let length = kind.len_in_hex();
+    let mut previous = ObjectId::null(kind);
+    let (mut text, mut found) = (Vec::with_capacity(content.bytes.len()), false);
+    for line in content.bytes.split_inclusive(|byte| *byte == b'\n') {
+        let new = line.get(length + 1..2 * length + 1).and_then(|hex| ObjectId::from_hex(hex).ok());
+        let Some(new) = new else { continue };
+        if new == id {
+            found = true;
+            continue;
+        }
+        // As `git reflog delete --rewrite`: each line names what came before it.
+        text.extend_from_slice(previous.to_string().as_bytes());
+        text.extend_from_slice(&line[length..]);
+        previous = new;
+    }
+    if !found {
+        return Ok(true);
+    }
+    if !previous.is_null() {
+        write::put(&logs, "stash".as_ref(), &text)?;
+        if lock.old() == Some(id) {
+            lock.set(previous)?;
+        }
+        return Ok(true);
+    }
+    // The last one: the ref goes, and its log with it.
+    drop(lock);
+    Ok(git.run(["update-ref", "--no-deref", "-d", REF, &id.to_string()], b"").is_ok())
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gix::ObjectId;
@@ -20,7 +20,7 @@ use nix::unistd::linkat;
 use super::Error;
 use super::refs::{Refs, Target};
 use super::write;
-use crate::os::{OsError, WriteError};
+use crate::os::OsError;
 use crate::read::{self, Dir, Kind};
 
 /// What a lock of ours says.
@@ -198,29 +198,29 @@ impl LockedRef {
     }
 }
 
-/// Adds a line to a reflog of the host, where there is one or `core.logAllRefUpdates` would make one.
-pub(crate) fn log(
-    dir: &Dir,
-    relative: &Path,
-    old: Option<ObjectId>,
-    new: ObjectId,
-    message: &str,
-) -> Result<(), Error> {
+/// Adds a line to a reflog of the host. A reflog that cannot be written is no reason to stop halfway: git, too, leaves
+/// directories there (`x/` of a branch `x/y` that is gone), which go where they are empty.
+pub(crate) fn log(dir: &Dir, relative: &Path, old: Option<ObjectId>, new: ObjectId, message: &str) {
     let logs = Path::new("logs").join(relative);
-    let (Some(parent), Some(name)) = (logs.parent(), logs.file_name()) else { return Ok(()) };
-    let Some(parent) = make_parents(dir, parent)? else { return Ok(()) };
+    let (Some(parent), Some(name)) = (logs.parent(), logs.file_name()) else { return };
+    let Ok(Some(parent)) = make_parents(dir, parent) else { return };
     let flags = OFlag::O_WRONLY
         | OFlag::O_APPEND
         | OFlag::O_CREAT
         | OFlag::O_NOFOLLOW
         | OFlag::O_NONBLOCK
         | OFlag::O_CLOEXEC;
-    let path: PathBuf = parent.path().join(name);
-    let fd = openat(&parent, name, flags, Mode::from_bits_truncate(0o644))
-        .map_err(|errno| OsError::new("openat", &path, errno))?;
+    let open = || openat(&parent, name, flags, Mode::from_bits_truncate(0o644));
+    let fd = match open() {
+        Err(Errno::EISDIR) => {
+            let _ = nix::unistd::unlinkat(&parent, name, nix::unistd::UnlinkatFlags::RemoveDir);
+            open()
+        }
+        other => other,
+    };
+    let Ok(fd) = fd else { return };
     let old = old.unwrap_or_else(|| ObjectId::null(new.kind()));
     let now = jiff::Timestamp::now().as_second();
     let line = format!("{old} {new} codeoid-shim <codeoid-shim@localhost> {now} +0000\t{message}\n");
-    File::from(fd).write_all(line.as_bytes()).map_err(|source| WriteError::new(&path, source))?;
-    Ok(())
+    let _ = File::from(fd).write_all(line.as_bytes());
 }

@@ -49,6 +49,13 @@ impl Record {
         journal::replace(&path, &text).map_err(|source| WriteError::new(&path, source))
     }
 
+    /// [`Record::store`], unless it is there already.
+    fn keep(&self, directory: &Path) -> Result<(), Error> {
+        let text =
+            serde_json::to_vec(self).map_err(|error| WriteError::new(directory.join(FILE), error.into()))?;
+        Ok(write::keep(&Dir::open(directory)?, FILE.as_ref(), &text)?)
+    }
+
     /// Reads it from a directory; `None` where there is none.
     ///
     /// # Errors
@@ -99,7 +106,7 @@ pub fn prepare(record: &Record) -> Result<(Claim, Vec<String>), Error> {
     }
     let git = record.git()?;
     let warnings = build::refresh(&record.place, &record.repository, &git)?;
-    record.store(root)?;
+    record.keep(root)?;
     mark(record, true)?;
     Ok((claim, warnings))
 }

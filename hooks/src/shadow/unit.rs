@@ -96,6 +96,29 @@ pub(crate) fn branches(dir: &Dir, kind: gix::hash::Kind) -> Result<Vec<BString>,
     Ok(found)
 }
 
+/// Commits that an operation in progress has put aside, and that `--abort` or its end will bring back: where HEAD was,
+/// and what was not committed (`--autostash`).
+pub(crate) fn put_aside(dir: &Dir, kind: gix::hash::Kind) -> Result<Vec<gix::ObjectId>, read::Error> {
+    let mut found = Vec::new();
+    let mut add = |dir: &Dir, name: &str| {
+        if let Ok(Some(content)) = dir.read(name.as_ref(), POINTER_LIMIT) {
+            found.extend(Target::parse(&content.bytes, kind).and_then(|target| target.object()));
+        }
+    };
+    for place in ["rebase-merge", "rebase-apply"] {
+        if dir.lstat(place)?.is_some()
+            && let Ok(Some(below)) = dir.child(place.as_ref())
+        {
+            add(&below, "orig-head");
+            add(&below, "autostash");
+        }
+    }
+    for name in ["MERGE_AUTOSTASH", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD"] {
+        add(dir, name);
+    }
+    Ok(found)
+}
+
 /// Makes the operation in progress of a shadow's checkout that of the host's. No turn of the session lives.
 pub(crate) fn copy_operation(from: &Dir, to: &Dir) -> Result<(), write::Error> {
     for name in FILES {

@@ -57,6 +57,12 @@ pub(crate) fn put_mode(dir: &Dir, name: &OsStr, bytes: &[u8], mode: u32) -> Resu
     rename(dir, &draft, name)
 }
 
+/// [`put`], unless the file has this content already: replacing a file makes some file systems wait for the disk.
+pub(crate) fn keep(dir: &Dir, name: &OsStr, bytes: &[u8]) -> Result<(), Error> {
+    let same = matches!(dir.read(name, bytes.len() as u64), Ok(Some(content)) if content.bytes == bytes);
+    if same { Ok(()) } else { put(dir, name, bytes) }
+}
+
 /// The name under which a file is written.
 pub(crate) fn draft_name(name: &OsStr) -> OsString {
     let mut draft = name.to_owned();

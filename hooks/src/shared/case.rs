@@ -17,6 +17,9 @@ use crate::read::{self, Dir, Stamp};
 /// How long after the first look a lock that nobody seems to need is looked at again.
 const SECOND_LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
+/// How often entries that do not come to rest are waited for, all together: there may be thousands.
+const PATIENCE: u32 = 20;
+
 /// How much is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
@@ -38,6 +41,8 @@ pub(super) struct Case<'a> {
     pub(super) hash: usize,
     /// Lock files that are still to be judged.
     locks: std::cell::RefCell<Vec<Lock>>,
+    /// How often an entry that does not come to rest is still waited for.
+    patience: std::cell::Cell<u32>,
 }
 
 /// A lock file that appeared since the baseline.
@@ -60,7 +65,8 @@ impl<'a> Case<'a> {
         let hash = baseline.areas.first().map_or(20, super::area::hash_of);
         let config = baseline.areas.first().and_then(|area| area.files.get("config"));
         let urls = config.map_or(Vec::new(), |saved| super::keys::remote_urls(&saved.content.0));
-        Self { baseline, depth, writable, urls, hash, locks: std::cell::RefCell::default() }
+        let (locks, patience) = (std::cell::RefCell::default(), std::cell::Cell::new(PATIENCE));
+        Self { baseline, depth, writable, urls, hash, locks, patience }
     }
 
     /// The tops of all checkouts.
@@ -161,6 +167,26 @@ impl<'a> Case<'a> {
     /// Gives whoever is in the middle of something a moment.
     pub(super) fn wait(&self) {
         std::thread::sleep(SECOND_LOOK);
+    }
+
+    /// The same for an entry that does not come to rest, if there have not been too many of them.
+    pub(super) fn wait_patiently(&self) -> bool {
+        let left = self.patience.get();
+        if left > 0 {
+            self.patience.set(left - 1);
+            self.wait();
+        }
+        left > 0
+    }
+
+    /// How many lock files are noted.
+    pub(super) fn locks_noted(&self) -> usize {
+        self.locks.borrow().len()
+    }
+
+    /// Forgets the lock files that were noted since: what they lie in is looked at again.
+    pub(super) fn forget_locks_since(&self, noted: usize) {
+        self.locks.borrow_mut().truncate(noted);
     }
 
     /// Whether some git works on this repository now.

@@ -81,11 +81,13 @@ const JUDGED: [&str; 6] = ["", "/gitdir", "/commondir", "/index", "/logs", "/ref
 const UNUSUAL: [&str; 6] =
     ["/config.worktree", "/rebase-merge", "/sequencer", "/modules", "/refs/bisect", "/refs/worktree"];
 
-/// An entry's stamps in one number, its inode, and its latest change.
+/// An entry's stamps in one number, and its latest change.
+#[derive(Clone, Copy)]
 pub(super) struct Digest {
     pub(super) number: u64,
-    pub(super) inode: u64,
     pub(super) latest: i64,
+    /// The entry itself.
+    pub(super) stamp: Stamp,
     /// `gitdir` itself.
     gitdir: Option<Stamp>,
     /// How many directories lie in it and in its `refs`, where the file system tells that by the number of
@@ -110,13 +112,13 @@ pub(super) fn digest(worktrees: &Dir, id: &OsStr) -> Result<Option<Digest>, read
     let mut names = Names(Vec::with_capacity(256));
     // Fixed keys: the number is compared across processes. Nobody can choose a ctime.
     let mut hasher = std::hash::DefaultHasher::new();
-    let (mut inode, mut latest, mut gitdir) = (0, i64::MIN, None);
-    let (mut links, mut links_of_refs) = (0, 0);
+    let (mut itself, mut latest, mut gitdir) = (None, i64::MIN, None);
+    let mut links_of_refs = 0;
     for name in JUDGED {
         let stamp = worktrees.lstat(names.of(id, name))?;
         match (name, &stamp) {
             ("", None) => return Ok(None),
-            ("", Some(stamp)) => (inode, links) = (stamp.ino, stamp.nlink),
+            ("", _) => itself = stamp,
             ("/gitdir", _) => gitdir = stamp,
             ("/refs", Some(stamp)) => links_of_refs = stamp.nlink,
             _ => {}
@@ -126,8 +128,9 @@ pub(super) fn digest(worktrees: &Dir, id: &OsStr) -> Result<Option<Digest>, read
         }
         stamp.hash(&mut hasher);
     }
-    let directories = links.checked_sub(2).zip(links_of_refs.checked_sub(2));
-    Ok(Some(Digest { number: hasher.finish(), inode, latest, gitdir, directories }))
+    let Some(stamp) = itself else { return Ok(None) };
+    let directories = stamp.nlink.checked_sub(2).zip(links_of_refs.checked_sub(2));
+    Ok(Some(Digest { number: hasher.finish(), stamp, latest, gitdir, directories }))
 }
 
 /// Remembers the entries of a git dir.
@@ -150,7 +153,7 @@ pub(super) fn capture(git_dir: &Dir, list: &[Entry], taken: i64) -> Result<Vec<E
         let gitdir = if as_usual { None } else { small(&worktrees, names.of(name, "/gitdir")) };
         let mut record = EntryRecord {
             id: id.clone(),
-            inode: digest.inode,
+            inode: digest.stamp.ino,
             digest: settled_number(&digest, taken),
             worktree: worktree.clone(),
             gitdir,

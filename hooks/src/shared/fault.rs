@@ -82,6 +82,13 @@ impl Fault {
         Self { finding: Some(finding), steps: Vec::new() }
     }
 
+    /// Whether two looks have found the same.
+    pub(crate) fn is_about_the_same(&self, other: &Self) -> bool {
+        let about =
+            |fault: &Self| fault.finding.as_ref().map(|found| (found.kind.clone(), found.path.clone()));
+        about(self) == about(other)
+    }
+
     pub(crate) fn entry(mut self, id: Option<&str>) -> Self {
         if let Some(finding) = &mut self.finding {
             finding.entry = id.map(str::to_owned);

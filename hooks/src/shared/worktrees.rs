@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::baseline::{Area, saved, settled};
 use super::case::{Case, Depth, attempt};
-use super::entries::{EntryRecord, digest};
+use super::entries::{Digest, EntryRecord, digest};
 use super::fault::{Fault, Step};
 use super::survey::{Survey, survey};
 use super::{check, keys, todo};
@@ -56,11 +56,12 @@ pub(super) fn judge(
     // Those that had to be looked into; the others are as their records say.
     let mut seen = Vec::new();
     if let Some(worktrees) = &worktrees {
-        for (item, record) in present {
+        for (number, (item, record)) in present.into_iter().enumerate() {
             let handled = progress.moving.contains(item.name.as_os_str())
                 || !moved.is_empty() && moved.contains(&base.join(&item.name));
             if !handled {
-                let result = one(case, area, git_dir, worktrees, (item, record), &progress, faults);
+                let known = progress.digests.get(number).copied().flatten();
+                let result = one(case, area, git_dir, worktrees, (item, record, known), &progress, faults);
                 seen.extend(attempt(result, &base.join(&item.name), faults));
             }
         }
@@ -157,7 +158,7 @@ fn one<'a>(
     area: &Area,
     git_dir: &Dir,
     worktrees: &Dir,
-    (item, record): (&Item, Option<&'a EntryRecord>),
+    (item, record, known): (&Item, Option<&'a EntryRecord>, Option<Digest>),
     progress: &Progress,
     faults: &mut Vec<Fault>,
 ) -> Result<Option<Seen<'a>>, read::Error> {
@@ -182,7 +183,8 @@ fn one<'a>(
             return Ok(None);
         }
     }
-    let Some(digest) = digest(worktrees, &item.name)? else { return Ok(None) };
+    let looked = known.map_or_else(|| digest(worktrees, &item.name), |known| Ok(Some(known)))?;
+    let Some(digest) = looked else { return Ok(None) };
     let untouched = record.is_some_and(|record| record.digest == Some(digest.number));
     let own = record.is_some_and(|record| record.own);
     if untouched && !own && case.depth == Depth::Changed {
@@ -193,19 +195,46 @@ fn one<'a>(
     if is_incomplete(&dir)? && progress.stuck.get(&item.name) != Some(&dir.stamp()?) {
         return Ok(None);
     }
-    let id = id.to_owned();
-    let mut seen = Seen { id, record, target: None, changed: !untouched };
-    let before = dir.stamp()?;
-    let mut found = Vec::new();
-    inside(case, area, git_dir, &dir, &mut seen, &mut found)?;
-    // Whoever began meanwhile is at it: what was found says nothing.
+    let mut seen = Seen { id: id.to_owned(), record, target: None, changed: !untouched };
     let stuck = progress.stuck.contains_key(&item.name);
-    if !found.is_empty() && !stuck && (dir.stamp()? != before || is_incomplete(&dir)?) {
-        return Ok(None);
+    let mut before: Option<Vec<Fault>> = None;
+    let mut at = dir.stamp()?;
+    for _ in 0..LOOKS {
+        let (mut found, mark) = (Vec::new(), case.locks_noted());
+        seen.target = None;
+        inside(case, area, git_dir, &dir, &mut seen, &mut found)?;
+        if found.is_empty() || stuck || dir.stamp()? == at && !is_incomplete(&dir)? {
+            faults.append(&mut found);
+            return Ok(Some(seen));
+        }
+        // Whoever began meanwhile is at it: what was found says nothing, unless it is found each time. Somebody may
+        // want it never to be at rest.
+        if let Some(before) = &before {
+            found.retain(|fault| before.iter().any(|known| known.is_about_the_same(fault)));
+        }
+        if found.is_empty() {
+            return Ok(None);
+        }
+        before = Some(found);
+        if !case.wait_patiently() {
+            let detail =
+                "it changed whenever it was judged: `codeoid-shim check` judges it when nobody works in it";
+            faults.push(Fault::reported("not-judged", path(), detail).entry(Some(id)));
+            return Ok(None);
+        }
+        // Gone, or made anew: then it is another one, which is judged the next time.
+        at = dir.stamp()?;
+        if worktrees.lstat(&item.name)?.is_none_or(|now| !now.same_inode(&at)) {
+            return Ok(None);
+        }
+        case.forget_locks_since(mark);
     }
-    faults.append(&mut found);
+    faults.extend(before.into_iter().flatten());
     Ok(Some(seen))
 }
+
+/// How often an entry that changes while it is judged is looked at.
+const LOOKS: usize = 4;
 
 /// What git has at work when it makes an entry again or takes one away.
 const MAKING: Work = Work::Commands(&["worktree", "gc", "maintenance", "prune"]);
@@ -217,6 +246,8 @@ struct Progress {
     moving: HashSet<OsString>,
     /// Nobody is at these, and they do not change; with their stamps.
     stuck: HashMap<OsString, Stamp>,
+    /// What was seen of each on the way, if nothing was waited for since.
+    digests: Vec<Option<Digest>>,
 }
 
 /// Looks for entries that somebody's `git worktree add`, `move` or `remove` is at right now: git writes and removes
@@ -230,23 +261,29 @@ fn progress(case: &Case<'_>, worktrees: &Dir, present: &[(&Item, Option<&EntryRe
         Ok(Some(dir)) if is_incomplete(&dir).unwrap_or(false) => dir.stamp().ok(),
         _ => None,
     };
-    // A name in an entry that was added or taken away changes the entry's own ctime.
-    let changed = |item: &Item| {
-        worktrees
-            .lstat(&item.name)
-            .is_ok_and(|stamp| stamp.is_none_or(|stamp| !settled(&stamp, case.taken())))
-    };
+    let mut digests = vec![None; present.len()];
     let mut open: Vec<(&OsString, bool, Stamp)> = Vec::new();
-    for (item, record) in present.iter().filter(|(item, _)| item.kind == Kind::Directory) {
+    for (number, (item, record)) in present.iter().enumerate() {
+        if item.kind != Kind::Directory {
+            continue;
+        }
         let judged = case.depth == Depth::Everything || record.is_none_or(|record| record.own);
-        if (judged || changed(item))
+        let mut changed = || match digest(worktrees, &item.name) {
+            Ok(seen) => {
+                digests[number] = seen;
+                // A name in an entry that was added or taken away changes the entry's own ctime.
+                seen.is_none_or(|seen| !settled(&seen.stamp, case.taken()))
+            }
+            Err(_) => false,
+        };
+        if (judged || changed())
             && let Some(stamp) = incomplete(&item.name)
         {
             open.push((&item.name, record.is_some(), stamp));
         }
     }
     if open.is_empty() {
-        return Progress::default();
+        return Progress { digests, ..Progress::default() };
     }
     let at_work = || {
         let new = open.iter().any(|(_, known, _)| !known) && case.git_works();

@@ -369,6 +369,45 @@ fn locks_that_would_stop_the_restore() {
     assert!(!s.text("repo/.git/config").contains("fsmonitor"));
 }
 
+/// Another turn that still lives may touch an entry without end, so that no look finds it as the one before.
+#[test]
+fn an_entry_that_is_kept_in_motion_hides_nothing() {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    let s = usual();
+    let baseline = capture(&s, "repo");
+    let (times, end) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let (name, times, end) = (s.path("repo/.git/worktrees/feat/ORIG_HEAD"), &times, &end);
+        scope.spawn(move || {
+            while end.load(SeqCst) == 0 {
+                std::fs::write(&name, "").unwrap();
+                std::fs::remove_file(&name).unwrap();
+                times.fetch_add(1, SeqCst);
+            }
+        });
+        while times.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        for _ in 0..5 {
+            s.write("repo/.git/worktrees/feat/commondir", "/nowhere\n");
+            let keep = Keep::new(s.path("kept"));
+            let started = std::time::Instant::now();
+            let result = check::run(&baseline, Depth::Changed, &keep, &mut |_| ());
+            let took = started.elapsed();
+            let ended = result.is_ok_and(|result| {
+                kinds(&result.findings) == ["entry-commondir-changed"] && result.failed.is_empty()
+            });
+            let text = s.text("repo/.git/worktrees/feat/commondir");
+            if !ended || text != "../..\n" || took.as_secs() > 10 {
+                end.store(1, SeqCst);
+                panic!("{ended} {text:?} {took:?}");
+            }
+        }
+        end.store(1, SeqCst);
+    });
+    s.git("feat", ["status"]);
+}
+
 /// Somebody's `git log` in a pager may stay for days. A commit that waits for its editor is in the middle of something.
 #[test]
 fn a_git_that_only_reads_keeps_nothing_alive() {

@@ -18,10 +18,17 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::diagnostic::Failure;
+use crate::runtime;
 
 /// Runs one turn of a coding agent inside a sandbox described by an OCI bundle.
 #[derive(Debug, Parser)]
-#[command(name = "codeoid-shim", version, max_term_width = 100)]
+#[command(
+    name = "codeoid-shim",
+    version,
+    max_term_width = 100,
+    after_help = "As an OCI runtime: create, start, state, kill, delete, run, exec, list, ps, pause, resume, events, \
+                  update, spec, features; see `codeoid-shim create --help` and so on"
+)]
 pub struct Cli {
     /// Directory for the state of running sandboxes [default: /run/codeoid-shim, or
     /// $XDG_RUNTIME_DIR/codeoid-shim]
@@ -55,6 +62,10 @@ enum Verb {
 
 /// Parses the arguments and does what they say.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if let Some(code) = runtime::cli::main(&args) {
+        return code;
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {

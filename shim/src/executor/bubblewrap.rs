@@ -200,13 +200,14 @@ pub fn start(engine: &Engine<'_>, program: &Path) -> Result<Pid, engine::Error> 
     let mut spec = engine.spec.clone();
     if let Some(mounts) = spec.mounts_mut() {
         // Bubblewrap's binds are recursive, so a mask in these namespaces is in the sandbox too; and here one whose
-        // path is gone can be left out. Not a mask that hides what is still needed: our own state is ours to remove.
-        let own = mounts.iter().filter(|mount| mount.source().as_ref() != Some(mount.destination()));
-        let mut needed: Vec<PathBuf> = own.filter_map(|mount| mount.source().clone()).collect();
+        // path is gone can be left out. Not a mask around something that is still to be bound: then the path is there.
+        let mut needed: Vec<PathBuf> = mounts.iter().filter_map(|mount| mount.source().clone()).collect();
         needed.push(engine.stage.clone());
+        needed.extend(overlays.values().cloned());
         let here = |mount: &Mount| {
-            let hides_needed = needed.iter().any(|path| path.starts_with(mount.destination()));
-            fleeting.is_mask(mount) && !hides_needed
+            let around =
+                |path: &PathBuf| path != mount.destination() && path.starts_with(mount.destination());
+            fleeting.is_mask(mount) && !needed.iter().any(around)
         };
         for mask in mounts.iter().filter(|mount| here(mount)) {
             mask_here(mask).map_err(failed)?;

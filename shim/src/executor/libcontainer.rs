@@ -68,7 +68,7 @@ fn prepare<'a>(engine: &'a Engine<'_>) -> Result<&'a Path, Error> {
 /// Gives libcontainer a cgroup hierarchy to look at that costs nothing and can harm nobody: joining a cgroup
 /// takes about 10 ms, an ordinary user may not, and a manager with an empty path would kill the caller's
 /// whole cgroup on its way out. Limits are the supervisor's: it puts the engine into a cgroup beforehand.
-fn cover_cgroups() -> sys::Result<()> {
+pub fn cover_cgroups() -> sys::Result<()> {
     let root = Path::new(CGROUPS);
     let mount = |kind: &str| {
         let at = m::open_path(None, root)?;

@@ -22,6 +22,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 use nix::unistd::{ForkResult, getpid};
 use oci_spec::runtime::Spec;
 
+pub use self::libcontainer::cover_cgroups;
 use crate::diagnostic::{Doing, Failure};
 use crate::session::Shared;
 use crate::supervise::Running;

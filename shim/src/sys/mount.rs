@@ -196,3 +196,52 @@ pub fn make_private() -> Result<()> {
 pub fn fd_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
+
+/// Makes a new file system as a detached mount (fsopen(2), fsmount(2)), with these options.
+pub fn new_tree(fstype: &str, source: &str, options: &[(&str, &str)], what: &Path) -> Result<OwnedFd> {
+    let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL).on("fsconfig", what.display());
+    let name = text(fstype)?;
+    // SAFETY: the name is NUL-terminated and alive.
+    let context = unsafe { libc::syscall(libc::SYS_fsopen, name.as_ptr(), FSOPEN_CLOEXEC) };
+    let context = Errno::result(context).on("fsopen", format_args!("{fstype} for {}", what.display()))?;
+    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
+    let context = unsafe { OwnedFd::from_raw_fd(context as i32) };
+    for (key, value) in std::iter::once(&("source", source)).chain(options) {
+        let (key, value) = (text(key)?, text(value)?);
+        // SAFETY: both strings are NUL-terminated and alive, the descriptor is ours.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_fsconfig,
+                context.as_raw_fd(),
+                FSCONFIG_SET_STRING,
+                key.as_ptr(),
+                value.as_ptr(),
+                0,
+            )
+        };
+        Errno::result(done).on("fsconfig", format_args!("{fstype} for {}", what.display()))?;
+    }
+    // SAFETY: this command takes no key and no value.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            FSCONFIG_CMD_CREATE,
+            std::ptr::null::<libc::c_char>(),
+            std::ptr::null::<libc::c_char>(),
+            0,
+        )
+    };
+    Errno::result(done).on("fsconfig", format_args!("create {fstype} for {}", what.display()))?;
+    // SAFETY: plain integers, the descriptor is ours.
+    let tree = unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, 0) };
+    let tree = Errno::result(tree).on("fsmount", what.display())?;
+    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(tree as i32) })
+}
+
+// linux/mount.h; libc does not have them.
+const FSOPEN_CLOEXEC: libc::c_uint = 1;
+const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+const FSCONFIG_SET_STRING: libc::c_uint = 1;
+const FSCONFIG_CMD_CREATE: libc::c_uint = 6;

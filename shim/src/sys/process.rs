@@ -166,6 +166,11 @@ pub fn keep_on_exec(fd: RawFd) -> nix::Result<()> {
 
 /// Loads a compiled system call filter (seccomp(2)); needs no_new_privs.
 pub fn load_filter(program: &[u8]) -> nix::Result<()> {
+    load_filter_with(program, 0)
+}
+
+/// The same, with `SECCOMP_FILTER_FLAG_*`; needs no_new_privs or CAP_SYS_ADMIN.
+pub fn load_filter_with(program: &[u8], flags: u64) -> nix::Result<()> {
     let instructions: Vec<libc::sock_filter> = program
         .chunks_exact(8)
         .map(|bytes| libc::sock_filter {
@@ -179,7 +184,7 @@ pub fn load_filter(program: &[u8]) -> nix::Result<()> {
     let filter = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
     // SAFETY: the kernel copies `len` instructions from a live vector of that length.
     let done =
-        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) };
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) };
     Errno::result(done).map(drop)
 }
 
@@ -234,4 +239,123 @@ fn set_timer(period: std::time::Duration) -> Result<()> {
     // SAFETY: the kernel reads a live structure.
     let done = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
     Errno::result(done).map(drop).on("setitimer", "ITIMER_REAL")
+}
+
+/// Joins a new session keyring of this name (keyctl(2), KEYCTL_JOIN_SESSION_KEYRING): that of the caller holds the
+/// caller's secrets. A kernel without keyrings has nothing to hide.
+pub fn join_session_keyring(name: &CStr) -> Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: the name is NUL-terminated and alive.
+    let done = unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, name.as_ptr()) };
+    match Errno::result(done) {
+        Ok(_) | Err(Errno::ENOSYS) => Ok(()),
+        Err(errno) => Err(super::Error::new("keyctl", "KEYCTL_JOIN_SESSION_KEYRING", errno)),
+    }
+}
+
+/// prlimit(2): sets a limit of a process, 0 being this one.
+pub fn set_limit(pid: Pid, resource: nix::sys::resource::Resource, soft: u64, hard: u64) -> nix::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the kernel reads one `rlimit` from a live value.
+    let done = unsafe { libc::prlimit(pid.as_raw(), resource as _, &raw const limit, std::ptr::null_mut()) };
+    Errno::result(done).map(drop)
+}
+
+/// ioprio_set(2) for this process: class and level.
+pub fn set_io_priority(class: u8, level: u8) -> nix::Result<()> {
+    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+    let value = (libc::c_int::from(class) << 13) | libc::c_int::from(level);
+    // SAFETY: plain integers.
+    Errno::result(unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, value) }).map(drop)
+}
+
+/// The attributes of sched_setattr(2), as of Linux 3.14.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SchedulerAttributes {
+    /// The structure's size, 48 bytes.
+    pub size: u32,
+    /// `SCHED_*`
+    pub policy: u32,
+    /// `SCHED_FLAG_*`
+    pub flags: u64,
+    /// Of the fair policies.
+    pub nice: i32,
+    /// Of the real-time policies.
+    pub priority: u32,
+    /// Of the deadline policy, in nanoseconds, as the two that follow.
+    pub runtime: u64,
+    /// See above.
+    pub deadline: u64,
+    /// See above.
+    pub period: u64,
+}
+
+/// sched_setattr(2) for this process.
+pub fn set_scheduler(mut attributes: SchedulerAttributes) -> nix::Result<()> {
+    attributes.size = u32::try_from(size_of::<SchedulerAttributes>()).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the kernel reads as many bytes as `size` says, from a live value.
+    Errno::result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) }).map(drop)
+}
+
+/// Sends a signal by its number, which may be a real-time signal or 0 (pidfd_send_signal(2)).
+pub fn pidfd_send_number(pidfd: BorrowedFd<'_>, signal: i32) -> nix::Result<()> {
+    // SAFETY: a null siginfo means "as kill(2) would"; the descriptor is borrowed for the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    Errno::result(done).map(drop)
+}
+
+/// kill(2) by the signal's number.
+pub fn kill_number(pid: Pid, signal: i32) -> nix::Result<()> {
+    // SAFETY: plain integers.
+    Errno::result(unsafe { libc::kill(pid.as_raw(), signal) }).map(drop)
+}
+
+/// Lets no descriptor from `first` up survive execve(2) (close_range(2), CLOSE_RANGE_CLOEXEC, Linux 5.11). They stay
+/// open until then.
+pub fn close_on_exec_from(first: u32) -> nix::Result<()> {
+    // SAFETY: plain integers; no descriptor is closed.
+    let done =
+        unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    Errno::result(done).map(drop)
+}
+
+/// execveat(2) of an open file, with this process's own arguments and this environment variable added. Returns only
+/// on failure.
+pub fn execute_again(program: BorrowedFd<'_>, variable: &CStr) -> Errno {
+    use std::os::unix::ffi::OsStrExt;
+    let own = |text: &std::ffi::OsStr| std::ffi::CString::new(text.as_bytes()).unwrap_or_default();
+    let args: Vec<_> = std::env::args_os().map(|word| own(&word)).collect();
+    let mut env: Vec<_> = std::env::vars_os()
+        .map(|(name, value)| {
+            let mut entry = name;
+            entry.push("=");
+            entry.push(value);
+            own(&entry)
+        })
+        .collect();
+    env.push(variable.to_owned());
+    let pointers = |list: &[std::ffi::CString]| -> Vec<*const c_char> {
+        list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, envp) = (pointers(&args), pointers(&env));
+    // SAFETY: all strings are NUL-terminated and alive, both vectors end with a null pointer.
+    unsafe {
+        libc::execveat(
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            argv.as_ptr().cast(),
+            envp.as_ptr().cast(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    Errno::last()
 }

@@ -10,12 +10,15 @@ mod snapshot;
 mod units;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use codeoid_spec::git::Repository;
 use codeoid_spec::report::{Action, Finding};
 use gix::ObjectId;
 use gix::bstr::{BStr, BString, ByteSlice as _};
+use gix::object;
 
 pub(crate) use rescue::rescue;
 use snapshot::Snapshot;
@@ -25,10 +28,10 @@ use super::git::Git;
 use super::objects::Store;
 use super::place::Place;
 use super::refs::{self, Refs, Target};
-use super::{Error, settings, stash, unit};
+use super::{Error, lfs, settings, stash, unit};
 use crate::bytes::Bytes;
 use crate::lock::{self, Mode};
-use crate::read::{self, Dir, POINTER_LIMIT};
+use crate::read::{self, Dir, Kind, POINTER_LIMIT};
 use crate::text::printable;
 
 /// What git on the host calls the changes in its reflogs.
@@ -114,6 +117,11 @@ pub(crate) fn run(
     Ok(import.done)
 }
 
+/// How [`Base::created`] names an entry of the stash.
+fn own_stash(id: &str) -> String {
+    format!("stash {id}")
+}
+
 fn destroyed(repository: &Repository) -> Imported {
     let detail = "the session destroyed its view of the git dir; the host's was never touched, and what was not \
                   brought over before is kept in the session's state";
@@ -157,9 +165,11 @@ impl Import<'_> {
             && dropped.is_empty()
             && touched.is_empty()
             && removed.is_empty()
+            && snapshots.iter().all(|snapshot| snapshot.moved.is_none())
             && settings.is_empty();
+        let named = self.when == When::Ended && self.name_hooks();
         if nothing {
-            if self.when == When::Ended && !self.base.promoted.is_empty() {
+            if self.when == When::Ended && (named || !self.base.promoted.is_empty()) {
                 self.done.promoted = std::mem::take(&mut self.base.promoted);
                 self.base.store(self.place)?;
             }
@@ -170,37 +180,49 @@ impl Import<'_> {
         let mut tips: BTreeSet<ObjectId> =
             moved.iter().filter_map(|name| ours.object(name.as_bstr())).collect();
         tips.extend(new_stash.iter().map(|entry| entry.id));
+        let mut typed = Vec::new();
         for snapshot in &touched {
             if let Some(Target::Object(id)) = snapshot.head {
                 tips.insert(id);
             }
-            tips.extend(self.new_blobs(snapshot)?);
+            let objects = self.new_objects(snapshot)?;
+            tips.extend(objects.iter().map(|(id, _)| *id));
+            typed.extend(objects);
         }
         let shadow = Dir::open(self.shadow.path())?;
         let store = Store::new(self.git, &shadow, &self.place.quarantine(), self.kind, self.is_promisor()?)
             .borrowing(vec![self.place.kept()]);
+        let tips: Vec<ObjectId> = tips.into_iter().collect();
         if !tips.is_empty() {
             let _ = store.gather()?;
-            let tips: Vec<ObjectId> = tips.into_iter().collect();
             for (id, why) in store.admit(&tips)?.refused() {
                 self.refused.insert(*id, why.to_owned());
             }
+            self.judge_types(&typed)?;
         }
 
+        lfs::import(&self.host, &self.shadow)?;
         let _lock = lock::file(repository_lock, Mode::Exclusive)?;
         let host_refs = refs::read(&self.host, self.kind)?;
         self.settle_pending(&host_refs);
+        for snapshot in &snapshots {
+            self.follow_move(snapshot)?;
+        }
         let mut used = self.used()?;
         for snapshot in &touched {
             self.unit(snapshot, &ours, &host_refs, &mut used)?;
+        }
+        if !removed.is_empty() {
+            for id in removed {
+                self.remove_entry(&id)?;
+            }
+            // The branches that they held may go now.
+            used = self.used()?;
         }
         self.refs(&moved, &ours, &used)?;
         self.stash(&new_stash, &dropped)?;
         if !settings.is_empty() {
             self.settings(&settings, &config, &ours)?;
-        }
-        for id in removed {
-            self.remove_entry(&id)?;
         }
         self.base.refs = Bytes(self.base_refs.to_text());
         self.base.promoted.append(&mut self.done.promoted);
@@ -208,8 +230,61 @@ impl Import<'_> {
             self.done.promoted = std::mem::take(&mut self.base.promoted);
         }
         self.base.store(self.place)?;
+        if !tips.is_empty() && !store.is_settled() {
+            let tips: Vec<ObjectId> =
+                tips.into_iter().filter(|tip| !self.refused.contains_key(tip)).collect();
+            store.secure(&tips, host_refs.map.values().filter_map(Target::object).collect())?;
+        }
         store.release()?;
         Ok(())
+    }
+
+    /// Refuses objects that an index names as something else than they are: git finds that out when it needs them.
+    fn judge_types(&mut self, typed: &[(ObjectId, object::Kind)]) -> Result<(), Error> {
+        if typed.is_empty() {
+            return Ok(());
+        }
+        let asked: String = typed.iter().map(|(id, _)| format!("{id}\n")).collect();
+        let answers = self.git.run(["cat-file", "--batch-check=%(objecttype)"], asked.as_bytes())?;
+        let mut answers = answers.split(|byte| *byte == b'\n');
+        for (id, kind) in typed {
+            let answer = answers.next().unwrap_or_default();
+            if answer != kind.as_bytes() && !self.refused.contains_key(id) {
+                self.refused.insert(*id, format!("it is no {kind}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Names the hooks that the session has made or changed, once: they run for it, and never on the host. Whether
+    /// there is something new.
+    fn name_hooks(&mut self) -> bool {
+        let hooks = |dir: &Dir| dir.child("hooks".as_ref()).ok().flatten();
+        let Some(ours) = hooks(&self.shadow) else { return false };
+        let host = hooks(&self.host);
+        let read =
+            |dir: &Dir, name: &OsStr| dir.read(name, POINTER_LIMIT).ok().flatten().map(|file| file.bytes);
+        let mut names: Vec<String> = ours
+            .list()
+            .unwrap_or_default()
+            .iter()
+            .filter(|item| item.kind == Kind::File && !item.name.as_bytes().ends_with(b".sample"))
+            .filter(|item| host.as_ref().and_then(|host| read(host, &item.name)) != read(&ours, &item.name))
+            .map(|item| item.name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        let names = names.join(", ");
+        let known = self.base.reported.get("hooks").map_or("", String::as_str);
+        if names == known {
+            return false;
+        }
+        if !names.is_empty() {
+            self.done.warnings.push(printable(&format!(
+                "hooks of the session stay with it, and run in its turns only: {names}"
+            )));
+        }
+        self.base.reported.insert("hooks".to_owned(), names);
+        true
     }
 
     /// Refs that a killed import has moved already.
@@ -227,13 +302,17 @@ impl Import<'_> {
     /// Refs that differ from what both sides agreed on, and that may come at all.
     pub(super) fn moved(&self, ours: &Refs) -> Vec<BString> {
         let names: BTreeSet<&BString> = ours.map.keys().chain(self.base_refs.map.keys()).collect();
+        // Without a HEAD, or with a `packed-refs` that is none, git does nothing there: what is missing was not deleted
+        // by it.
+        let head = unit::head(&self.shadow, self.kind).ok().flatten();
+        let deletions = self.when == When::Ended && head.is_some() && !ours.damaged;
         names
             .into_iter()
             .filter(|name| {
                 !ours.broken.contains(*name)
                     && ours.map.get(*name) != self.base_refs.map.get(*name)
                     && refs::is_importable(name.as_bstr())
-                    && (self.when == When::Ended || ours.map.contains_key(*name))
+                    && (deletions || ours.map.contains_key(*name))
             })
             .cloned()
             .collect()
@@ -293,7 +372,10 @@ impl Import<'_> {
         }
         let rest = name.strip_prefix(b"refs/").unwrap_or(name).to_str_lossy().into_owned();
         let plain = format!("{KEPT}{}/{rest}", self.session);
-        for candidate in [plain.clone(), format!("{plain}-{}", &tip.to_string()[..8])] {
+        let other = format!("{plain}-{}", &tip.to_string()[..8]);
+        // Neither may be a name for a ref, or each may be in the way of another.
+        let last = format!("{KEPT}{}/commits/{tip}", self.session);
+        for candidate in [plain, other, last] {
             let there = super::read_ref(&self.host, candidate.as_bytes().as_bstr(), self.kind)?;
             if there == Some(tip) {
                 return Ok(Some(candidate));
@@ -321,14 +403,28 @@ impl Import<'_> {
                     .push(printable(&format!("stash entry {} stays with the session: {why}", entry.id)));
             } else if stash::store(self.git, &self.host, self.kind, entry)? {
                 self.base.stash.insert(0, entry.id.to_string());
+                self.base.created.insert(own_stash(&entry.id.to_string()));
                 self.done.promoted.push(format!("stash {}", entry.id));
             }
         }
         if self.when == When::Ended {
             for id in dropped {
                 let Ok(object) = ObjectId::from_hex(id.as_bytes()) else { continue };
-                if stash::drop_entry(self.git, &self.host, self.kind, object) {
+                let own = self.base.created.contains(&own_stash(id));
+                if !own && stash::read(&self.host, self.kind)?.iter().any(|entry| entry.id == object) {
+                    // Somebody else's work: the session may have taken it out, or thrown it away.
+                    match self
+                        .keep(format!("refs/dropped/stash-{}", &id[..8]).as_bytes().as_bstr(), object)?
+                    {
+                        Some(kept) => self.done.warnings.push(format!(
+                            "a stash entry that is not the session's was dropped by it; it is kept as {kept}"
+                        )),
+                        None => continue,
+                    }
+                }
+                if stash::drop_entry(self.git, &self.host, self.kind, object)? {
                     self.base.stash.retain(|known| known != id);
+                    self.base.created.remove(&own_stash(id));
                 }
             }
         }
@@ -348,8 +444,9 @@ impl Import<'_> {
     ) -> Result<(), Error> {
         let remotes = settings::Remotes::compare(&self.host, &self.shadow)?;
         let mut kept = Vec::new();
+        let parsed = crate::config::File::parse(config).unwrap_or_default();
         for setting in wanted {
-            if setting.is_importable(&remotes, ours) {
+            if setting.is_importable(&remotes, ours, &parsed) {
                 if setting.write(self.git, &self.host)? {
                     self.done.promoted.push(setting.name());
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use codeoid_spec::git::Repository;
+use codeoid_spec::git::{Checkout, Repository};
 use gix::ObjectId;
 use gix::bstr::{BString, ByteSlice as _};
 
@@ -13,8 +13,11 @@ use crate::shadow::git::Git;
 use crate::shadow::objects::Store;
 use crate::shadow::place::Place;
 use crate::shadow::refs::{self, Refs, Target};
-use crate::shadow::{Error, stash};
+use crate::shadow::{Error, entries, stash, unit};
 use crate::text::printable;
+
+/// How commits are named that no ref of the session names.
+const DETACHED: &str = "refs/detached/";
 
 /// Keeps what only the shadow has under refs of the session on the host: branches, detached HEADs, stash entries.
 pub(crate) fn rescue(
@@ -58,12 +61,7 @@ impl Import<'_> {
             .into_iter()
             .filter_map(|name| Some((name.clone(), ours.object(name.as_bstr())?)))
             .collect();
-        for snapshot in self.snapshots()? {
-            if let (true, Some(Target::Object(id))) = (snapshot.touched, &snapshot.head) {
-                let name = if snapshot.name == MAIN { "HEAD" } else { snapshot.name.as_str() };
-                left.push((format!("refs/detached/{name}").into(), *id));
-            }
-        }
+        left.extend(self.detached()?);
         let known: BTreeSet<&str> = self.base.stash.iter().map(String::as_str).collect();
         for (number, entry) in stash::read(&self.shadow, self.kind)?.iter().enumerate() {
             if !known.contains(entry.id.to_string().as_str()) {
@@ -81,7 +79,14 @@ impl Import<'_> {
         let refused: BTreeMap<ObjectId, String> =
             store.admit(&tips)?.refused().map(|(id, why)| (*id, why.to_owned())).collect();
         self.refused = refused;
+        let host = refs::read(&self.host, self.kind)?;
+        let here = host.map.values().filter_map(Target::object);
+        let lost = self.unreached(left.iter().map(|(_, id)| *id), here);
         for (name, tip) in left {
+            let is_detached = name.starts_with(DETACHED.as_bytes());
+            if is_detached && lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
+                continue;
+            }
             match self.keep(name.as_bstr(), tip)? {
                 Some(kept) => self.done.warnings.push(printable(&format!(
                     "{} of the session is not on the host; it is kept as {kept}",
@@ -92,5 +97,40 @@ impl Import<'_> {
         }
         store.release()?;
         Ok(())
+    }
+
+    /// What checkouts of the shadow hold without a ref: the commit of a detached HEAD, and what an operation in progress
+    /// will come back to. Also of worktrees that are gone or elsewhere.
+    fn detached(&self) -> Result<Vec<(BString, ObjectId)>, Error> {
+        let mut places = Vec::new();
+        if matches!(self.repository.checkout, Checkout::Main { .. })
+            && let Some(dir) = self.shadow.child(".".as_ref())?
+        {
+            places.push((MAIN.to_owned(), dir));
+        }
+        if let Ok(Some(worktrees)) = self.shadow.child("worktrees".as_ref()) {
+            for item in worktrees.list()? {
+                let Some(id) = item.name.to_str() else { continue };
+                if let (false, Ok(Some(dir))) =
+                    (entries::is_linked(&worktrees, id)?, worktrees.child(&item.name))
+                {
+                    places.push((id.to_owned(), dir));
+                }
+            }
+        }
+        let mut found = Vec::new();
+        for (name, dir) in places {
+            if !self.is_touched(&name, &dir)? {
+                continue;
+            }
+            let name = if name == MAIN { "HEAD".to_owned() } else { name };
+            if let Some(Target::Object(id)) = unit::head(&dir, self.kind)? {
+                found.push((format!("{DETACHED}{name}").into(), id));
+            }
+            for (number, id) in unit::put_aside(&dir, self.kind)?.into_iter().enumerate() {
+                found.push((format!("{DETACHED}{name}-before-{number}").into(), id));
+            }
+        }
+        Ok(found)
     }
 }

@@ -6,13 +6,14 @@ use codeoid_spec::git::Checkout;
 use codeoid_spec::report::{Action, Finding};
 use gix::ObjectId;
 use gix::bstr::ByteSlice as _;
+use gix::object;
 
 use super::{Import, When, finding};
 use crate::entry::{self};
 use crate::read::{self, Dir, Stamp};
 use crate::shadow::base::MAIN;
 use crate::shadow::index::{self, Entries};
-use crate::shadow::refs::Target;
+use crate::shadow::refs::{Refs, Target};
 use crate::shadow::{Error, entries, unit, write};
 
 /// A checkout of the shadow, as it was at one moment.
@@ -21,12 +22,16 @@ pub(super) struct Snapshot {
     pub(super) relative: PathBuf,
     pub(super) dir: Dir,
     pub(super) head: Option<Target>,
+    /// What the branch of its HEAD holds.
+    branch: Option<ObjectId>,
     /// The index, where something differs from what both sides agreed on.
     pub(super) index: Result<Entries, index::Error>,
     pub(super) index_stamp: Option<Stamp>,
     pub(super) in_progress: Option<&'static str>,
     /// Where the worktree is, for one that the host does not have yet.
     pub(super) new: Option<PathBuf>,
+    /// What `gitdir` has to say from now on, where the worktree was moved.
+    pub(super) moved: Option<Vec<u8>>,
     /// Whether it is not what both sides agreed on.
     pub(super) touched: bool,
 }
@@ -49,6 +54,13 @@ impl Import<'_> {
         };
         for item in worktrees.list()? {
             let Some(id) = item.name.to_str() else { continue };
+            if item.kind == read::Kind::Symlink {
+                // The old name of an entry that got another one: see `reserve`.
+                if self.when == When::Ended {
+                    write::unlink(&worktrees, &item.name)?;
+                }
+                continue;
+            }
             if entries::is_linked(&worktrees, id)? {
                 continue;
             }
@@ -71,7 +83,17 @@ impl Import<'_> {
                 named = entries::named(&dir, &self.repository.common_dir, id, folders)?;
             }
             match (named, self.base.own.contains_key(id)) {
-                (Some(_), true) => list.extend(self.snapshot(id, relative, None)?),
+                (Some(worktree), true) => {
+                    let pointer = pointer_to(&worktree);
+                    let place = self.repository.common_dir.join("worktrees").join(id);
+                    let before =
+                        self.base.own.get(id).and_then(|known| entry::gitdir_target(&place, &known.0));
+                    let moved = before.is_some_and(|before| before != worktree.join(".git"));
+                    let snapshot = self.snapshot(id, relative, None)?;
+                    list.extend(
+                        snapshot.map(|snapshot| Snapshot { moved: moved.then_some(pointer), ..snapshot }),
+                    );
+                }
                 (Some(worktree), false) => list.extend(self.snapshot(id, relative, Some(worktree))?),
                 // Its folder is gone, or it was moved out of the session's.
                 (None, _) => {}
@@ -110,36 +132,59 @@ impl Import<'_> {
         let Ok(Some(dir)) = dir else { return Ok(None) };
         // git writes the index, the branch and HEAD one after the other.
         for _ in 0..50 {
-            let moment = || -> Result<_, Error> {
-                Ok((unit::head(&dir, self.kind)?, dir.lstat("index")?, unit::in_progress(&dir)?))
-            };
-            let before = moment()?;
-            let locked = self.when == When::Live
-                && (dir.lstat("index.lock")?.is_some() || dir.lstat("HEAD.lock")?.is_some());
+            let before = self.moment(&dir)?;
+            let locked = self.when == When::Live && is_locked(&dir)?;
             let touched = new.is_some() || self.is_touched(name, &dir)?;
             let index = if touched {
                 Entries::read(&dir, "index".as_ref(), self.kind, false)
             } else {
                 Ok(Entries::empty(self.kind))
             };
-            if !locked && moment()? == before {
-                let (head, index_stamp, in_progress) = before;
+            if !locked && self.moment(&dir)? == before {
+                let (head, branch, index_stamp, in_progress) = before;
                 let name = name.to_owned();
                 return Ok(Some(Snapshot {
                     name,
                     relative,
                     dir,
                     head,
+                    branch,
                     index,
                     index_stamp,
                     in_progress,
                     new,
+                    moved: None,
                     touched,
                 }));
             }
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         Ok(None)
+    }
+
+    /// What git changes one after the other.
+    #[expect(clippy::type_complexity, reason = "what has to be the same at two moments")]
+    fn moment(
+        &self,
+        dir: &Dir,
+    ) -> Result<(Option<Target>, Option<ObjectId>, Option<Stamp>, Option<&'static str>), Error> {
+        let head = unit::head(dir, self.kind)?;
+        let branch = match &head {
+            Some(Target::Symbolic(name)) => crate::shadow::read_ref(&self.shadow, name.as_bstr(), self.kind)?,
+            _ => None,
+        };
+        Ok((head, branch, dir.lstat("index")?, unit::in_progress(dir)?))
+    }
+
+    /// Whether a checkout still is what the snapshot says, and the refs that were read belong to it. Of git's steps
+    /// (the index, then the branch, then HEAD) the first alone would undo or foretell a commit on the host.
+    pub(super) fn is_current(&self, snapshot: &Snapshot, ours: &Refs) -> Result<bool, Error> {
+        let then = (snapshot.head.clone(), snapshot.branch, snapshot.index_stamp, snapshot.in_progress);
+        let read = match &snapshot.head {
+            Some(Target::Symbolic(name)) => ours.object(name.as_bstr()),
+            _ => None,
+        };
+        Ok(read == snapshot.branch && !is_locked(&snapshot.dir)? && self.moment(&snapshot.dir)? == then)
     }
 
     pub(super) fn is_touched(&self, name: &str, dir: &Dir) -> Result<bool, Error> {
@@ -187,10 +232,46 @@ impl Import<'_> {
             .collect()
     }
 
-    /// Objects that the index names and that of the base did not.
-    pub(super) fn new_blobs(&self, snapshot: &Snapshot) -> Result<Vec<ObjectId>, Error> {
+    /// Objects that the index names and that of the base did not, with the types that they must have.
+    pub(super) fn new_objects(&self, snapshot: &Snapshot) -> Result<Vec<(ObjectId, object::Kind)>, Error> {
         let Ok(ours) = &snapshot.index else { return Ok(Vec::new()) };
         let base = self.base.index(self.place, &snapshot.name, self.kind)?;
-        Ok(ours.oids_since(&base).collect())
+        Ok(ours.objects_since(&base).collect())
     }
+
+    /// Why an index must not come as it is, if so: `.gitmodules` names repositories and directories, and is judged only
+    /// as part of a commit. The commit is on the host.
+    pub(super) fn uncommitted_modules(
+        &self,
+        snapshot: &Snapshot,
+        head: &Target,
+        ours: &Refs,
+    ) -> Result<bool, Error> {
+        let Ok(index) = &snapshot.index else { return Ok(false) };
+        let name = b".gitmodules".as_bstr();
+        let Some(entry) = index.get(name) else { return Ok(false) };
+        let base = self.base.index(self.place, &snapshot.name, self.kind)?;
+        if base.get(name).is_some_and(|known| known.id() == entry.id()) {
+            return Ok(false);
+        }
+        let commit = match head {
+            Target::Object(id) => Some(*id),
+            Target::Symbolic(branch) => ours.object(branch.as_bstr()),
+        };
+        let Some(commit) = commit else { return Ok(true) };
+        let found = self.git.run(["rev-parse", "--verify", "-q", &format!("{commit}:.gitmodules")], b"");
+        Ok(found.map_or(true, |id| id.trim_ascii() != entry.id().to_string().as_bytes()))
+    }
+}
+
+/// Whether git is changing a checkout.
+fn is_locked(dir: &Dir) -> Result<bool, read::Error> {
+    Ok(dir.lstat("index.lock")?.is_some() || dir.lstat("HEAD.lock")?.is_some())
+}
+
+/// The content of an entry's `gitdir`.
+pub(super) fn pointer_to(worktree: &Path) -> Vec<u8> {
+    let mut pointer = worktree.join(".git").into_os_string().into_encoded_bytes();
+    pointer.push(b'\n');
+    pointer
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use gix::ObjectId;
 use gix::bstr::{BString, ByteSlice as _};
 
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, pointer_to};
 use super::{Import, MESSAGE, When};
 use crate::bytes::Bytes;
 use crate::entry::{self, COMMONDIR};
@@ -112,6 +112,9 @@ impl Import<'_> {
         host_refs: &Refs,
         used: &mut BTreeMap<BString, Vec<String>>,
     ) -> Result<Stays, Error> {
+        if self.when == When::Live && !self.is_current(snapshot, ours)? {
+            return Ok(Stays::Conflict("the session is changing it".to_owned()));
+        }
         let Some(head) = snapshot.head.clone() else {
             return Ok(Stays::Refused("its HEAD is none that git writes".to_owned()));
         };
@@ -134,10 +137,13 @@ impl Import<'_> {
         {
             return Ok(Stays::Refused("its HEAD names no branch".to_owned()));
         }
-        for id in self.new_blobs(snapshot)? {
+        for (id, _) in self.new_objects(snapshot)? {
             if let Some(why) = self.refused.get(&id) {
                 return Ok(Stays::Refused(format!("object {id} of its index is not brought over: {why}")));
             }
+        }
+        if self.uncommitted_modules(snapshot, &head, ours)? {
+            return Ok(Stays::Refused("a changed .gitmodules comes only with a commit".to_owned()));
         }
         if let Target::Object(id) = head
             && let Some(why) = self.refused.get(&id)
@@ -222,6 +228,8 @@ impl Import<'_> {
             let ours = self.shadow.child("worktrees".as_ref())?;
             let Some(ours) = ours else { return Ok(None) };
             write::rename(&ours, snapshot.name.as_ref(), id.as_ref())?;
+            // A git that is at work in there, perhaps still making it, knows it by the old name.
+            write::link(&ours, snapshot.name.as_ref(), Path::new(&id))?;
             let pointer = entry::gitfile(&self.host.path().join("worktrees").join(&id));
             write::put(&Dir::open(worktree)?, ".git".as_ref(), &pointer)?;
         }
@@ -289,6 +297,9 @@ impl Import<'_> {
             if !forward {
                 return conflict("its branch has moved on the host meanwhile");
             }
+            if self.when == When::Live && h.is_some_and(|h| self.loses(name.as_bstr(), h, s)) {
+                return conflict("others have commits there that the session's history leaves out");
+            }
             locked.push((lock, s));
         }
         // The index.
@@ -316,6 +327,22 @@ impl Import<'_> {
                 names.join(", ")
             )));
         }
+        // What others had in the branches, and the session's history leaves out.
+        let moves: Vec<_> =
+            locked.iter().map(|(lock, new)| (lock.name().to_owned(), *new, lock.old())).collect();
+        self.spare(&moves, &[], host_refs)?;
+        if moves.iter().any(|(name, ..)| self.held.contains(name)) {
+            return conflict("others have commits there that could not be kept");
+        }
+        if matches!(there, Some(Target::Object(_))) && there.as_ref() != Some(head) {
+            let new = match head {
+                Target::Object(new) => Some(*new),
+                Target::Symbolic(name) => ours.object(name.as_bstr()),
+            };
+            if !self.spare_detached(id, new)? {
+                return conflict("others have commits there that could not be kept");
+            }
+        }
         // From here on nothing is asked any more. Index, branch, HEAD: a kill in between leaves what is staged.
         if snapshot.new.is_some() {
             write::put(host, "commondir".as_ref(), COMMONDIR)?;
@@ -332,9 +359,10 @@ impl Import<'_> {
         for (lock, new) in &locked {
             let name = lock.name();
             lock.set(*new)?;
-            transaction::log(&self.host, Path::new(OsStr::from_bytes(name)), lock.old(), *new, MESSAGE)?;
+            transaction::log(&self.host, Path::new(OsStr::from_bytes(name)), lock.old(), *new, MESSAGE);
             self.base_refs.map.insert(name.into(), Target::Object(*new));
             self.done.promoted.push(format!("{} {new}", name.to_str_lossy()));
+            self.remember_theirs(lock.name(), lock.old());
         }
         if there.as_ref() != Some(head) {
             write::put(host, "HEAD".as_ref(), &head.text())?;
@@ -348,11 +376,10 @@ impl Import<'_> {
         if let Some(to) = to
             && (from != Some(to) || there.as_ref() != Some(head))
         {
-            transaction::log(host, Path::new("HEAD"), from, to, MESSAGE)?;
+            transaction::log(host, Path::new("HEAD"), from, to, MESSAGE);
         }
         if let Some(worktree) = &snapshot.new {
-            let mut pointer = worktree.join(".git").into_os_string().into_encoded_bytes();
-            pointer.push(b'\n');
+            let pointer = pointer_to(worktree);
             write::put(host, "gitdir".as_ref(), &pointer)?;
             self.base.own.insert(id.to_owned(), Bytes(pointer));
             self.done.promoted.push(format!("worktree {id}"));
@@ -393,6 +420,22 @@ impl Import<'_> {
         Ok(Stays::Moved)
     }
 
+    /// Has the host's entry name the place that a worktree was moved to, unless the host moved it, too.
+    pub(super) fn follow_move(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let Some(pointer) = &snapshot.moved else { return Ok(()) };
+        let Ok(Some(host)) = self.host.beneath(&snapshot.relative) else { return Ok(()) };
+        let there =
+            host.read("gitdir".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
+        let id = &snapshot.name;
+        if there != *pointer && self.base.own.get(id).is_none_or(|known| known.0 != there) {
+            return Ok(());
+        }
+        write::put(&host, "gitdir".as_ref(), pointer)?;
+        self.base.own.insert(id.clone(), Bytes(pointer.clone()));
+        self.done.promoted.push(format!("worktree {id} moved"));
+        Ok(())
+    }
+
     /// Removes the host's entry of a worktree that the session removed, if the host did not change it meanwhile.
     pub(super) fn remove_entry(&mut self, id: &str) -> Result<(), Error> {
         let Some(worktrees) = self.host.child("worktrees".as_ref())? else { return Ok(()) };
@@ -416,6 +459,8 @@ impl Import<'_> {
             "its directory is still there"
         } else if !same {
             "it was changed on the host meanwhile"
+        } else if !self.spare_detached(id, None)? {
+            "others have commits there that could not be kept"
         } else {
             tree::remove(&worktrees, id.as_ref())?;
             // git, too, removes the directory with the last of them.

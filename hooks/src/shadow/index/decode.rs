@@ -11,13 +11,11 @@ use nix::errno::Errno;
 
 use super::{DIRECTORY, EXECUTABLE, Entries, Entry, Error, FILE, GITLINK, INTENT_TO_ADD, SKIP_WORKTREE};
 use super::{STAGE, SYMLINK, Stat};
-use crate::index::{self, LIMIT, be32, hostile, raw};
+use crate::index::{self, LIMIT, PATHS, be32, hostile, raw};
 use crate::read::{self, Dir};
 
 /// The most bytes that an index of a session may have. A million files take about a hundred.
 const UNTRUSTED: u64 = 256 * 1024 * 1024;
-/// The most bytes that all paths may have together: version 4 says in a byte that a path starts as the one before.
-const PATHS: usize = 512 * 1024 * 1024;
 /// The longest path that open(2) takes (`PATH_MAX`, its NUL left out).
 const PATH: usize = 4095;
 /// `CE_EXTENDED_FLAGS`: git dies of any other.

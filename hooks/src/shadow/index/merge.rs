@@ -2,6 +2,7 @@
 
 use gix::ObjectId;
 use gix::bstr::{BStr, BString, ByteSlice as _};
+use gix::object;
 
 use super::encode;
 use super::{ASSUME_VALID, Entries, Entry, Error, Flags, INTENT_TO_ADD, SKIP_WORKTREE, STAGE, Side, Stat};
@@ -22,7 +23,7 @@ pub struct Merged {
     pub new_gitlinks: Vec<BString>,
     /// Paths among the changed ones that are gitlinks on the host, too, with another commit.
     pub moved_gitlinks: Vec<BString>,
-    oids: Vec<ObjectId>,
+    objects: Vec<(ObjectId, object::Kind)>,
     flags: Flags,
     result: Entries,
 }
@@ -49,10 +50,10 @@ impl Merged {
         &self.result
     }
 
-    /// The objects that the session's entries need and that the host's index did not name, gitlinks left out.
+    /// The objects that the session's entries need where the host's do not, gitlinks left out, and what each is.
     #[must_use]
-    pub fn oids(&self) -> &[ObjectId] {
-        &self.oids
+    pub fn objects(&self) -> &[(ObjectId, object::Kind)] {
+        &self.objects
     }
 
     /// What is the same on both sides once the new index is written: the base of the next merge. Where they still
@@ -130,6 +131,7 @@ pub fn merge(
             }
         }
     }
+    refuse_intended(&mut changes, host);
     refuse_clashes(&mut changes, host);
     conflicts.extend(changes.iter().filter(|change| change.refused).map(|change| change.path.to_owned()));
     conflicts.sort();
@@ -180,8 +182,10 @@ fn leave_out(
 ) -> Result<(), Error> {
     if result.is_directory() {
         let below = host.below(path);
-        let out = !below.is_empty() && below.iter().all(Entry::skipped);
-        if flags == Flags::Drop && !host.sparse && !out {
+        // One that is new to the host is outside of its patterns, if it has any.
+        let new = host.sparse && host.get(path[..path.len() - 1].as_bstr()).is_none();
+        let out = below.iter().all(Entry::skipped) && (new || !below.is_empty());
+        if flags == Flags::Drop && !out {
             return Err(Error::Sparse(path.to_owned()));
         }
         result.flags |= SKIP_WORKTREE;
@@ -197,13 +201,31 @@ fn directories(path: &BStr) -> impl Iterator<Item = &BStr> {
     stem.find_iter("/").map(move |slash| path[..=slash].as_bstr())
 }
 
+/// Refuses files that are only intended to be added where something is left out of the checkout: with `index.sparse`
+/// such an index crashes git (2.47), whoever made it. Where the host has no such file, it is merely untracked then.
+fn refuse_intended(changes: &mut Vec<Change<'_>>, host: &Entries) {
+    let skipped = |entry: Option<&Entry>| usize::from(entry.is_some_and(Entry::skipped));
+    let mut left_out = host.entries.iter().filter(|entry| entry.skipped()).count();
+    for change in changes.iter() {
+        left_out = left_out + skipped(change.result.as_ref()) - skipped(change.host);
+    }
+    if left_out == 0 && !host.sparse {
+        return;
+    }
+    changes.retain_mut(|change| {
+        change.refused = change.result.as_ref().is_some_and(Entry::intended);
+        !change.refused || change.host.is_some()
+    });
+}
+
 /// Refuses what would put a file where a directory is. Both sides are free of that by themselves, so it takes an
 /// entry of the session and one that stays on the host; with a file of the session that the host has a directory for,
 /// all that the session did below is refused: half of it is nobody's state.
 fn refuse_clashes(changes: &mut [Change<'_>], host: &Entries) {
     let find = |changes: &[Change<'_>], path: &BStr| changes.binary_search_by(|c| c.path.cmp(path)).ok();
     for at in 0..changes.len() {
-        let (path, Some(_)) = (changes[at].path, &changes[at].result) else { continue };
+        // Where the host has an entry of that name, it has none in the way of it.
+        let Change { path, host: None, result: Some(_), refused: false } = changes[at] else { continue };
         let stem = path.strip_suffix(b"/").unwrap_or(path).as_bstr();
         let tree = [stem.as_bytes(), b"/"].concat();
         let tree = tree.as_bstr();
@@ -243,7 +265,7 @@ fn built(
         conflicts,
         new_gitlinks: Vec::new(),
         moved_gitlinks: Vec::new(),
-        oids: Vec::new(),
+        objects: Vec::new(),
         flags,
         result: Entries::empty(host.kind),
     };
@@ -273,8 +295,10 @@ fn built(
             (Some(new), Some(old)) if new.is_gitlink() && old.is_gitlink() => {
                 merged.moved_gitlinks.push((*path).to_owned());
             }
-            (Some(new), _) if new.is_gitlink() => merged.new_gitlinks.push((*path).to_owned()),
-            (Some(new), _) => merged.oids.push(new.id),
+            (Some(new), _) => match new.object() {
+                Some(kind) => merged.objects.push((new.id, kind)),
+                None => merged.new_gitlinks.push((*path).to_owned()),
+            },
             (None, _) => {}
         }
     }

@@ -88,7 +88,7 @@ impl Store<'_> {
         for tip in tips.iter().copied().collect::<BTreeSet<_>>() {
             if tip.kind() != self.kind || tip.is_null() {
                 done.tips.insert(tip, Verdict::Refused("it is no object of this repository".to_owned()));
-            } else if host.has_blob(&tip) {
+            } else if self.negatives.is_none() && host.has_blob(&tip) {
                 freshen(&self.git.objects(), &tip);
                 done.tips.insert(tip, Verdict::Connected);
             } else {
@@ -122,7 +122,7 @@ impl Store<'_> {
         if tips.is_empty() {
             return Ok(true);
         }
-        Ok(answer(self.git.run_command(self.list(&["--quiet"]), &lines(tips)))?.is_ok())
+        Ok(answer(self.git.run_command(self.list(&["--quiet"]), &self.lines(tips)))?.is_ok())
     }
 
     /// All at once, or by halves down to the one that is to blame.
@@ -146,28 +146,26 @@ impl Store<'_> {
     }
 
     fn bring(&self, tips: &[ObjectId], done: &mut Admitted) -> Result<Result<(), String>, Error> {
-        let stage = Stage::new(&self.git.objects(), &self.token())?;
-        let brought = match answer(self.transfer(tips, &stage))? {
-            Ok(brought) => brought,
+        let Brought { objects, kept, stage } = match answer(self.transfer(tips))? {
+            Ok(Some(brought)) => brought,
+            // The host's refs reach all tips.
+            Ok(None) => return Ok(Ok(())),
             Err(why) => return Ok(Err(why)),
         };
-        if brought.objects == 0 {
-            // The host's refs reach all tips.
-            return Ok(Ok(()));
-        }
         let mut check = self.list(&["--quiet"]);
         stage.direct(&mut check);
-        if let Err(why) = answer(self.git.run_command(check, &lines(tips)))? {
+        if let Err(why) = answer(self.git.run_command(check, &self.lines(tips)))? {
             return Ok(Err(why));
         }
-        stage.migrate()?;
-        done.objects += u64::from(brought.objects);
-        done.keep |= brought.kept;
+        self.landed.borrow_mut().extend(stage.migrate()?);
+        done.objects += u64::from(objects);
+        done.keep |= kept;
         Ok(Ok(()))
     }
 
-    /// Moves what the tips reach and the host's refs do not to the stage.
-    fn transfer(&self, tips: &[ObjectId], stage: &Stage) -> Result<Brought, git::Error> {
+    /// Moves what the tips reach and the host's refs do not to a stage; `None` where that is nothing. Even a few: unpack-objects looks into
+    /// `.gitmodules` when it has written everything, and what it refuses then would be there, and connected.
+    fn transfer(&self, tips: &[ObjectId]) -> Result<Option<Brought>, Error> {
         let mut lister = self.list(&[]);
         self.over_both(&mut lister);
         lister.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -184,16 +182,20 @@ impl Store<'_> {
         packer.stdin(lister.child.stdout.take().map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped());
         let mut packer = Call::start(packer)?;
 
-        let input = lines(tips);
+        let input = self.lines(tips);
         let mut pipes = Pipes::new();
         if let Some(stdin) = lister.child.stdin.take() {
             pipes.feed(stdin, &input);
         }
         let lister_said = lister.said(&mut pipes);
         let packer_said = packer.said(&mut pipes);
+        let cut_off = |packer: &Call| -> Error {
+            let source = std::io::ErrorKind::UnexpectedEof.into();
+            git::Error::Pipe { verb: packer.verb.clone(), source }.into()
+        };
         let Some(pack) = packer.child.stdout.take().map(|pipe| pipes.drain(pipe, Keep::First(PACK_HEADER)))
         else {
-            return Ok(Brought::default());
+            return Err(cut_off(&packer));
         };
         // The packer begins to write when the lister has ended; a list that broke off must not become a pack.
         let list_ended = |pipes: &Pipes<'_>| lister_said.is_none_or(|said| pipes.is_done(said));
@@ -202,38 +204,29 @@ impl Store<'_> {
         let Some((header, objects)) = header(pipes.kept(pack)) else {
             pipes.run(&packer.verb, |_| false)?;
             packer.end(&pipes, packer_said)?;
-            return Err(git::Error::Pipe {
-                verb: packer.verb.clone(),
-                source: std::io::ErrorKind::UnexpectedEof.into(),
-            });
+            return Err(cut_off(&packer));
         };
-        let rest = pipes.hand_over(pack);
-        let mut brought = Brought { objects, kept: false };
-        let mut receiver = None;
-        if objects > 0
-            && let Some(rest) = rest
-        {
-            brought.kept = self.promisor || objects > LOOSE;
-            let mut receiving = self.receiver(&header, brought.kept);
-            stage.direct(&mut receiving);
-            receiving.stdin(Stdio::from(rest)).stdout(Stdio::piped());
-            let mut call = Call::start(receiving)?;
-            let said = call.said(&mut pipes);
-            if let Some(stdout) = call.child.stdout.take() {
-                pipes.drain(stdout, Keep::Tail);
-            }
-            receiver = Some((call, said));
-        } else {
-            // An empty pack: the rest of it is its checksum.
-            drop(rest);
+        if objects == 0 {
+            // What is left of an empty pack is its checksum.
+            return Ok(None);
         }
-        pipes.run(&packer.verb, |_| false)?;
-        if let Some((mut call, said)) = receiver {
-            // The receiver's reason comes first: the packer's is then that nobody reads.
-            call.end(&pipes, said)?;
-            packer.end(&pipes, packer_said)?;
+        let Some(rest) = pipes.hand_over(pack) else { return Err(cut_off(&packer)) };
+        let stage = Stage::new(&self.git.objects(), &self.token())?;
+        // unpack-objects can check only what is connected, which nothing is in a partial clone.
+        let kept = self.promisor || objects > LOOSE || self.negatives.is_some() || self.is_collecting();
+        let mut receiver = self.receiver(&header, kept);
+        stage.direct(&mut receiver);
+        receiver.stdin(Stdio::from(rest)).stdout(Stdio::piped());
+        let mut receiver = Call::start(receiver)?;
+        let receiver_said = receiver.said(&mut pipes);
+        if let Some(stdout) = receiver.child.stdout.take() {
+            pipes.drain(stdout, Keep::Tail);
         }
-        Ok(brought)
+        pipes.run(&receiver.verb, |_| false)?;
+        // The receiver's reason comes first: the packer's is then that nobody reads.
+        receiver.end(&pipes, receiver_said)?;
+        packer.end(&pipes, packer_said)?;
+        Ok(Some(Brought { objects, kept, stage }))
     }
 
     /// The command that checks a pack and takes it in.
@@ -266,11 +259,28 @@ impl Store<'_> {
         if self.promisor {
             args.push("--exclude-promisor-objects".to_owned());
         }
-        args.extend(["--stdin", "--not", "--all"].map(String::from));
+        args.push("--stdin".to_owned());
+        match &self.negatives {
+            None => args.extend(["--not", "--all"].map(String::from)),
+            Some(_) => args.push("--ignore-missing".to_owned()),
+        }
         let mut command = self.git.command(args);
         // A branch of the host's that is broken is no reason to refuse another.
         command.env("GIT_REF_PARANOIA", "0");
         command
+    }
+
+    /// Tips for the standard input of [`Store::list`].
+    fn lines(&self, tips: &[ObjectId]) -> Vec<u8> {
+        let mut text = Vec::with_capacity(tips.len() * 65);
+        // Writing to memory does not fail.
+        for tip in tips {
+            let _ = writeln!(text, "{tip}");
+        }
+        for had in self.negatives.iter().flatten() {
+            let _ = writeln!(text, "^{had}");
+        }
+        text
     }
 
     /// Has a command see the host's objects first, then the quarantine's, then what else the shadow borrows.
@@ -287,37 +297,28 @@ impl Store<'_> {
 }
 
 /// What was moved.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Brought {
     objects: u32,
     kept: bool,
+    stage: Stage,
 }
 
 /// That git refused is an answer; that it could not be run is an error.
-pub(super) fn answer<T>(result: Result<T, git::Error>) -> Result<Result<T, String>, Error> {
-    match result {
+pub(super) fn answer<T, E: Into<Error>>(result: Result<T, E>) -> Result<Result<T, String>, Error> {
+    match result.map_err(Into::into) {
         Ok(value) => Ok(Ok(value)),
-        Err(git::Error::Failed { verb, status, said }) if said.is_empty() => {
+        Err(Error::Git(git::Error::Failed { verb, status, said })) if said.is_empty() => {
             Ok(Err(format!("git {verb}: {status}")))
         }
-        Err(git::Error::Failed { said, .. }) => Ok(Err(said)),
-        Err(error) => Err(error.into()),
+        Err(Error::Git(git::Error::Failed { said, .. })) => Ok(Err(said)),
+        Err(error) => Err(error),
     }
 }
 
 /// The faults that are let through, as git's programs take them.
 fn tolerated() -> String {
     TOLERATED.map(|fault| format!("{fault}=warn")).join(",")
-}
-
-/// Tips for a standard input.
-fn lines(tips: &[ObjectId]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(tips.len() * 65);
-    for tip in tips {
-        // Writing to memory does not fail.
-        let _ = writeln!(text, "{tip}");
-    }
-    text
 }
 
 /// A pack's header as `--pack_header` wants it, and the number of objects.

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::Stdio;
@@ -15,6 +16,10 @@ use super::{Error, Host, INFLATED, Store, promised};
 use crate::os::WriteError;
 use crate::read::{self, Dir, Kind, Stamp};
 use crate::shadow::git;
+
+/// As many names are looked at in one directory. git spreads loose objects over 256, and packs them when there are
+/// some 6,700 in all.
+const NAMES: usize = 200_000;
 
 /// What one [`Store::gather`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -125,11 +130,19 @@ impl Run<'_, '_> {
         stamp.size > self.budget.disk || self.started.elapsed() > git::PATIENCE
     }
 
+    /// The sorted names in a directory of the shadow.
     fn list(&mut self, dir: &Dir) -> Result<Vec<(OsString, Kind)>, Error> {
-        match dir.list() {
-            Ok(items) => Ok(items.into_iter().map(|item| (item.name, item.kind)).collect()),
-            Err(error) => self.refuse(error).map(|()| Vec::new()),
-        }
+        let mut names = Vec::new();
+        let mut count = 0;
+        let visited = dir.visit(|name, kind, _| {
+            count += 1;
+            if count <= NAMES {
+                names.push((OsStr::from_bytes(name.to_bytes()).to_owned(), kind));
+            }
+        });
+        self.done.left += usize::from(count > NAMES);
+        names.sort_by(|(a, _), (b, _)| a.cmp(b));
+        visited.or_else(|error| self.refuse(error)).map(|()| names)
     }
 
     fn fan_out(&mut self, objects: &Dir, prefix: &OsStr) -> Result<(), Error> {

@@ -46,13 +46,11 @@ pub(super) struct Copier {
 
 impl Copier {
     pub(super) fn new(quarantine: &Path) -> Self {
-        Self {
-            inflate: Decompress::new(),
-            input: vec![0; PIECE],
-            output: vec![0; PIECE],
-            // git takes such a name for an object that is not finished.
-            temporary: quarantine.join(format!("tmp_obj_{}", std::process::id())),
-        }
+        // git takes such a name for an object that is not finished.
+        let temporary = quarantine.join(format!("tmp_obj_{}", std::process::id()));
+        // A process of the same id may have died here; otherwise it is not there.
+        let _ = std::fs::remove_file(&temporary);
+        Self { inflate: Decompress::new(), input: vec![0; PIECE], output: vec![0; PIECE], temporary }
     }
 
     /// Copies an open file to `target` if it holds the object `name`.
@@ -67,10 +65,6 @@ impl Copier {
             let path = path.to_owned();
             move |error| WriteError::new(path, error)
         };
-        match std::fs::remove_file(&self.temporary) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(fail(&self.temporary)(error)),
-            _ => {}
-        }
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o400);
         let mut copy = options.open(&self.temporary).map_err(fail(&self.temporary))?;

@@ -42,8 +42,9 @@ impl Stage {
             .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", super::admit::quoted(&self.objects));
     }
 
-    /// Moves everything to the host's objects. What is there already stays.
-    pub(super) fn migrate(self) -> Result<(), Error> {
+    /// Moves everything to the host's objects. What is there already stays. Returns where the loose objects are.
+    pub(super) fn migrate(self) -> Result<Vec<PathBuf>, Error> {
+        let mut loose = Vec::new();
         for prefix in names(&self.directory)? {
             if prefix != "pack" && prefix.len() != 2 {
                 continue;
@@ -64,9 +65,12 @@ impl Stage {
                 if is_finished && target.symlink_metadata().is_err() {
                     std::fs::rename(from.join(&name), &target).map_err(|e| WriteError::new(&target, e))?;
                 }
+                if is_finished && prefix != "pack" {
+                    loose.push(target);
+                }
             }
         }
-        Ok(())
+        Ok(loose)
     }
 
     /// Makes a directory of the host's objects where it is absent, for those whom the repository is shared with.

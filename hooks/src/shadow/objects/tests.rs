@@ -1,4 +1,5 @@
 mod hostile;
+mod partial;
 mod rules;
 
 use super::*;
@@ -290,4 +291,20 @@ fn names_with_colons_and_quotes() {
     store.gather().unwrap();
     assert!(store.admit(&[tip]).unwrap().has(&tip));
     p.land("main", &tip);
+}
+
+#[test]
+fn root_in_another_users_repository() {
+    if !nix::unistd::Uid::effective().is_root() {
+        println!("not run: only root can own what another user has");
+        return;
+    }
+    let p = Pair::new();
+    let tip = p.commit("file", "two\n");
+    let chown = std::process::Command::new("chown").args(["-R", "1:1"]).arg(p.s.path("h")).status().unwrap();
+    assert!(chown.success());
+    // The control: git that finds the repository by itself refuses it.
+    assert!(!p.s.try_git("h", ["rev-parse", "HEAD"]).status.success());
+    p.bring(&[tip]);
+    assert!(at(&p.host, &tip).exists());
 }

@@ -125,6 +125,19 @@ fn entries_are_those_that_git_lists() {
 }
 
 #[test]
+fn a_linked_worktree_has_its_shared_index_beside_its_index() {
+    let t = Turn::sha1();
+    t.host(&["worktree", "add", "-q", "../tree", "-b", "tree"]);
+    let git_dir = t.git_dir().join("worktrees/tree");
+    t.s.git("tree", ["update-index", "--split-index"]);
+    t.s.git("tree", ["update-index", "--chmod=+x", "a"]);
+    assert!(has(&std::fs::read(git_dir.join("index")).unwrap(), b"link"));
+    let read = entries(&git_dir, t.kind, false).unwrap();
+    assert_eq!(read.len(), 5);
+    assert_eq!(read.get("a".into()).unwrap().mode(), EXECUTABLE);
+}
+
+#[test]
 fn a_refresh_by_git_changes_bytes_but_no_entry() {
     let t = Turn::sha1();
     let (git_dir, before) = (t.git_dir(), t.host_index());
@@ -161,6 +174,20 @@ fn a_checkout_that_leaves_directories_out() {
     assert!(has(&merged.bytes().unwrap(), b"sdir"));
     assert_eq!(t.status(), ["M  keep/x"]);
     assert!(t.host_index().get("out/".into()).is_some());
+    // git crashes on such an entry here, the user's own as well.
+    t.write("out/planned", "planned\n");
+    t.inside(&["-c", "index.sparse=false", "add", "--sparse", "-N", "out/planned"]);
+    assert!(t.shadow_index().get("out/planned".into()).is_some());
+    let base = merged.base(Some(&t.base), &t.shadow_index()).unwrap();
+    let again = merge(Some(&base), &t.host_index(), &t.shadow_index(), Flags::Drop).unwrap();
+    assert!(again.entries().get("out/planned".into()).is_none());
+    let file = t.s.path("own");
+    std::fs::create_dir(&file).unwrap();
+    std::fs::write(file.join("index"), t.shadow_index().fresh(Flags::Sparse).unwrap()).unwrap();
+    assert_eq!(entries(&file, t.kind, false).unwrap().len(), t.shadow_index().len() - 1);
+    t.inside(&["-c", "index.sparse=false", "rm", "-q", "--sparse", "--cached", "out/planned"]);
+    std::fs::remove_file(t.s.path("host/out/planned")).unwrap();
+    std::fs::remove_dir(t.s.path("host/out")).unwrap();
     // As files instead of as a directory: they are left out all the same.
     t.inside(&["sparse-checkout", "reapply", "--no-sparse-index"]);
     let base = merged.base(Some(&t.base), &t.shadow_index()).unwrap();

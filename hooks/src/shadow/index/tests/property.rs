@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gix::bstr::BString;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 
 use super::*;
 
-/// Paths with every order of a name and what starts with it.
-const PATHS: [&str; 12] =
-    ["a", "a-b", "a.b", "a/b", "a/b-", "a/b/c", "a/d", "b", "b/c/d", "b/c/e", "c", "sub"];
+/// Paths with every order of a name and what starts with it; those with a slash at the end are directories that are
+/// left out.
+const PATHS: [&str; 14] =
+    ["a", "a-b", "a.b", "a/", "a/b", "a/b-", "a/b/c", "a/d", "b", "b/c/", "b/c/d", "b/c/e", "c", "sub"];
 
 /// Mode, number of an object, flags.
 type Value = (u32, u8, u32);
@@ -17,16 +19,21 @@ type Map = BTreeMap<&'static str, Value>;
 /// A path, and what becomes of it.
 type Edit = (&'static str, Option<Value>);
 
-fn parts(path: &str) -> impl Iterator<Item = &str> {
-    path.match_indices('/').map(move |(at, _)| &path[..at])
+fn stem(path: &str) -> &str {
+    path.trim_end_matches('/')
+}
+
+/// Whether the one is a directory that the other is in, or both are one name.
+fn above(dir: &str, path: &str) -> bool {
+    let (dir, path) = (stem(dir), stem(path));
+    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Adds an entry unless a file is where a directory would be.
 fn add(map: &mut Map, path: &'static str, value: Value) {
-    let clash = parts(path).any(|dir| map.contains_key(dir))
-        || map.keys().any(|other| parts(other).any(|dir| dir == path));
-    if !clash {
-        map.insert(path, value);
+    if !map.keys().any(|other| above(other, path) || above(path, other)) {
+        let left_out = (DIRECTORY, value.1, SKIP_WORKTREE);
+        map.insert(path, if path.ends_with('/') { left_out } else { value });
     }
 }
 
@@ -63,7 +70,8 @@ fn triple() -> impl Strategy<Value = (Map, Map, Map)> {
 }
 
 fn file(map: &Map, id: impl Fn(u8, u32) -> ObjectId) -> Entries {
-    let mut entries = Entries { modified: 1, ..Entries::empty(Kind::Sha1) };
+    let sparse = map.values().any(|(mode, ..)| *mode == DIRECTORY);
+    let mut entries = Entries { modified: 1, sparse, ..Entries::empty(Kind::Sha1) };
     for (path, (mode, number, flags)) in map {
         let mut stat = Stat::NONE;
         stat.0[35] = 9;
@@ -84,9 +92,19 @@ fn plain(number: u8, _mode: u32) -> ObjectId {
     ObjectId::from_bytes_or_panic(&[number; 20])
 }
 
-fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) -> Merged {
+fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) {
     let [base_file, host_file, shadow_file] = [base, host, shadow].map(|map| file(map, plain));
-    let merged = merge(Some(&base_file), &host_file, &shadow_file, flags).unwrap();
+    let merged = match merge(Some(&base_file), &host_file, &shadow_file, flags) {
+        Err(Error::Sparse(path)) => {
+            assert_eq!(flags, Flags::Drop);
+            assert_ne!(
+                base_file.get(path.as_bstr()).map(Entry::id),
+                shadow_file.get(path.as_bstr()).map(Entry::id)
+            );
+            return;
+        }
+        merged => merged.unwrap(),
+    };
     // What is written is what was merged, and an index that even an untrusting reader takes.
     let result = reread(&merged.bytes().unwrap());
     assert!(result.same(merged.entries()));
@@ -96,7 +114,11 @@ fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) -> Merged {
     let conflicts: BTreeSet<_> = merged.conflicts.iter().map(|path| path.to_string()).collect();
     for path in PATHS {
         let [was, ours, theirs, now] = [&base_file, &host_file, &shadow_file, &result].map(|e| at(e, path));
-        if ours != was || theirs == was {
+        let partial = |e: &Entries| e.sparse || e.entries.iter().any(Entry::skipped);
+        let intended = theirs.is_some_and(|(.., flags)| flags & INTENT_TO_ADD != 0);
+        if ours == was && theirs != was && intended && (partial(&host_file) || partial(&shadow_file)) {
+            assert!(now == ours || now == theirs && !partial(&result), "{path}");
+        } else if ours != was || theirs == was {
             // What the host changed stays; so does what nobody changed.
             assert_eq!(now, ours, "{path}");
         } else if conflicts.contains(path) {
@@ -108,7 +130,6 @@ fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) -> Merged {
                     && at(&shadow_file, other).is_none()
             };
             let about: Vec<&str> = PATHS.into_iter().filter(|other| *other != path).collect();
-            let above = |dir: &str, path: &str| parts(path).any(|part| part == dir);
             let direct = about.iter().filter(|o| held(o)).any(|o| above(o, path) || above(path, o));
             // Or it belongs to a file of the session that could not be put there.
             let whole = about
@@ -127,7 +148,14 @@ fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) -> Merged {
         assert_eq!(changed, merged.changed.iter().any(|p| p == path), "{path}");
         // Flags that hide edits come from where they may.
         let hides = |e: &Entries| e.get(path.into()).map_or(0, |e| e.flags & (SKIP_WORKTREE | ASSUME_VALID));
-        if flags == Flags::Drop {
+        let left_out =
+            |other: &str| other.ends_with('/') && host_file.get(other.into()).is_some() && above(other, path);
+        // A directory is left out, or its files are, only where the host leaves the same out.
+        let below = PATHS.iter().filter(|other| **other != path && above(path, other));
+        let mut below = below.filter_map(|other| host_file.get((*other).into()));
+        let same =
+            PATHS.iter().any(|other| left_out(other)) || path.ends_with('/') && below.all(Entry::skipped);
+        if flags == Flags::Drop && !same {
             assert_eq!(hides(&result) & !hides(&host_file), 0, "{path}");
         }
         if flags != Flags::Keep {
@@ -150,12 +178,13 @@ fn all_hold(base: &Map, host: &Map, shadow: &Map, flags: Flags) -> Merged {
     let back = merge(Some(&next), &shadow_file, merged.entries(), Flags::Keep).unwrap();
     let done = back.base(Some(&next), merged.entries()).unwrap();
     let quiet = merge(Some(&done), merged.entries(), back.entries(), flags).unwrap();
-    assert!(quiet.is_noop(), "{:?}", quiet.changed);
-    merged
+    // A file that is to be added may come later: once nothing is left out any more.
+    let late = |path: &BString| quiet.entries().get(path.as_bstr()).is_some_and(Entry::intended);
+    assert!(quiet.changed.iter().all(late), "{:?}", quiet.changed);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_host_keeps_what_it_changed_and_gets_what_it_did_not(
@@ -202,22 +231,39 @@ fn git_takes_every_merged_index() {
         })
         .to_vec();
     let commit = ObjectId::from_hex(s.git("repo", ["rev-parse", "HEAD"]).as_bytes()).unwrap();
-    let real = |number: u8, mode: u32| if mode == GITLINK { commit } else { blobs[usize::from(number) - 1] };
+    let tree = ObjectId::from_hex(s.git("repo", ["rev-parse", "HEAD^{tree}"]).as_bytes()).unwrap();
+    let real = |number: u8, mode: u32| match mode {
+        GITLINK => commit,
+        DIRECTORY => tree,
+        _ => blobs[usize::from(number) - 1],
+    };
+    s.git("repo", ["sparse-checkout", "set", "--sparse-index", "none"]);
+    s.git("repo", ["config", "--worktree", "core.sparseCheckout", "false"]);
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     for case in 0..60u32 {
-        let (base, host, shadow) = triple().new_tree(&mut runner).unwrap().current();
+        let (mut base, mut host, mut shadow) = triple().new_tree(&mut runner).unwrap().current();
+        let sparse =
+            [&base, &host, &shadow].iter().any(|map| map.values().any(|(mode, ..)| *mode == DIRECTORY));
+        for map in [&mut base, &mut host, &mut shadow] {
+            // There git crashes on files to be added (see merge()), and makes directories of those that are left out.
+            for (_, _, flags) in map.values_mut().filter(|(mode, ..)| sparse && *mode != DIRECTORY) {
+                *flags &= ASSUME_VALID;
+            }
+        }
         let [base, host, shadow] = [base, host, shadow].map(|map| file(&map, real));
         let host = Entries { compressed: case % 2 == 0, unhashed: case % 3 == 0, ..host };
         let merged = merge(Some(&base), &host, &shadow, Flags::Keep).unwrap();
         std::fs::write(top.join(".git/index"), merged.bytes().unwrap()).unwrap();
-        let listed = s.git("repo", ["ls-files", "--stage"]);
+        let setting = format!("core.sparseCheckout={sparse}");
+        let git = |args: &[&str]| s.git("repo", [&["-c", &setting], args].concat());
+        let listed = git(&["ls-files", "--sparse", "--stage"]);
         let wanted: Vec<String> = merged
             .entries()
             .iter()
             .map(|(path, entry)| format!("{:06o} {} 0\t{path}", entry.mode(), entry.id()))
             .collect();
         assert_eq!(listed, wanted.join("\n"), "{case}");
-        s.git("repo", ["write-tree"]);
-        s.git("repo", ["fsck", "--no-dangling"]);
+        git(&["write-tree"]);
+        git(&["fsck", "--no-dangling"]);
     }
 }

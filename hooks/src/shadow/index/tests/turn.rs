@@ -154,7 +154,7 @@ fn gitlinks_are_named_apart() {
     let merged = t.merge(Flags::Drop).unwrap();
     assert_eq!(merged.new_gitlinks, ["a", "new"]);
     assert_eq!(merged.moved_gitlinks, ["old"]);
-    assert!(merged.oids().is_empty());
+    assert!(merged.objects().is_empty());
     let commit = ObjectId::from_hex(commit.as_bytes()).unwrap();
     assert!(t.shadow_index().oids().all(|id| id != commit));
 }
@@ -205,7 +205,7 @@ fn after_an_import_nothing_is_left_to_import() {
     // The host's own change is still the host's alone.
     assert!(base.get("out".into()).is_none());
     assert!(t.shadow_index().same(&base));
-    assert_eq!(t.shadow_index().oids_since(&base).count(), 0);
+    assert_eq!(t.shadow_index().objects_since(&base).count(), 0);
     assert!(merge(Some(&base), &t.host_index(), &t.shadow_index(), Flags::Drop).unwrap().is_noop());
     // The base survives its own file.
     let file = t.s.path("base");
@@ -224,9 +224,9 @@ fn only_new_objects_are_named() {
     t.inside(&["rm", "-q", "--cached", "a"]);
     t.inside(&["update-index", "--assume-unchanged", "z"]);
     let blob = ObjectId::from_hex(t.inside(&["rev-parse", ":in"]).as_bytes()).unwrap();
-    assert!(t.shadow_index().oids_since(&t.base).eq([blob]));
+    assert!(t.shadow_index().objects_since(&t.base).eq([(blob, object::Kind::Blob)]));
     assert_eq!(t.shadow_index().oids().count(), 5);
-    assert_eq!(t.merge(Flags::Drop).unwrap().oids(), [blob]);
+    assert_eq!(t.merge(Flags::Drop).unwrap().objects(), [(blob, object::Kind::Blob)]);
 }
 
 #[test]

@@ -1,0 +1,504 @@
+//! What libcontainer is given instead of the engine's configuration. It refuses or ignores parts of what runc
+//! takes; here such parts are put into a form that it takes, set aside for our own hands ([`Rest`]), or refused. A
+//! pure function of the configuration but for one look at the root file system. The reasons, one by one, are in
+//! docs/spec-deviations.md.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::mount::MsFlags;
+use serde_json::{Map, Value, json};
+
+use super::cgroup::{self, Hierarchy};
+use super::error::{Error, Result};
+use super::hooks;
+use super::inside::{Propagation, Rest};
+use super::unmanaged::Aside;
+
+/// A configuration for libcontainer, and what it leaves to do.
+#[derive(Debug, Default)]
+pub struct Normalised {
+    /// What libcontainer reads.
+    pub config: Value,
+    /// What the container's first process does itself, before it drops its privileges.
+    pub rest: Rest,
+    /// The container's cgroup.
+    pub cgroup: PathBuf,
+    /// Whether the container has a pid namespace of its own.
+    pub own_pids: bool,
+}
+
+/// Where a container is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The engine's bundle.
+    pub bundle: &'a Path,
+    /// The root file system, absolute.
+    pub rootfs: &'a Path,
+    /// The container's name.
+    pub id: &'a str,
+    /// Whether systemd keeps the cgroups.
+    pub systemd: bool,
+    /// The hierarchies of this host.
+    pub hierarchies: &'a [Hierarchy],
+    /// Where they were put aside, if the container stays in its caller's cgroup.
+    pub aside: Option<&'a Aside>,
+}
+
+/// Options of mounts that libcontainer passes over without a word.
+const IGNORED: [&str; 5] = ["sync", "dirsync", "mand", "nosymfollow", "remount"];
+
+/// Normalises a configuration.
+pub fn normalise(config: &Value, place: Place<'_>) -> Result<Normalised> {
+    let mut done = Normalised { config: config.clone(), ..Normalised::default() };
+    let top = object(&mut done.config, "config.json")?;
+    if top.get("ociVersion").and_then(Value::as_str).unwrap_or_default().is_empty() {
+        top.insert("ociVersion".to_owned(), json!("1.0.2"));
+    }
+    let root = member(top, "root")?;
+    root.insert("path".to_owned(), json!(place.rootfs));
+    // Made read-only at the very end, once everything that lies in it is there.
+    done.rest.read_only_root = root.remove("readonly") == Some(Value::Bool(true));
+    process(member(top, "process")?);
+    if !matches!(top.get("linux"), Some(Value::Object(_))) {
+        top.insert("linux".to_owned(), json!({}));
+    }
+    let linux = member(top, "linux")?;
+    let kinds = namespaces(linux, &mut done.rest)?;
+    done.own_pids = kinds.contains("pid");
+    linux_rest(linux, &mut done.rest)?;
+    done.cgroup = cgroup_path(linux, place.id, place.systemd)?;
+    if place.aside.is_some() {
+        linux.remove("resources");
+        // The root of what libcontainer is shown: it is there, and so nothing is made.
+        linux.insert("cgroupsPath".to_owned(), json!("/"));
+    }
+    if let Some(mounts) = top.get_mut("mounts").and_then(Value::as_array_mut) {
+        for (index, mount) in mounts.iter_mut().enumerate() {
+            normalise_mount(object(mount, &format!("mounts[{index}]"))?, place.rootfs, &mut done.rest)?;
+        }
+        *mounts = std::mem::take(mounts)
+            .into_iter()
+            .flat_map(|mount| cgroup_mounts(mount, &done.cgroup, place, &mut done.rest))
+            .collect();
+    }
+    if let Some(hooks) = top.get_mut("hooks").and_then(Value::as_object_mut) {
+        for kind in ["prestart", "createRuntime", "createContainer"] {
+            for hook in hooks.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
+                *hook = hooks::wrapped(hook, place.bundle);
+            }
+        }
+        for kind in ["startContainer", "poststart", "poststop"] {
+            hooks.remove(kind);
+        }
+    }
+    Ok(done)
+}
+
+fn object<'a>(value: &'a mut Value, what: &str) -> Result<&'a mut Map<String, Value>> {
+    value.as_object_mut().ok_or_else(|| Error::config(what, "it is no object"))
+}
+
+fn member<'a>(top: &'a mut Map<String, Value>, name: &str) -> Result<&'a mut Map<String, Value>> {
+    let value = top.get_mut(name).filter(|value| !value.is_null());
+    object(value.ok_or_else(|| Error::Usage(format!("{name} property must not be empty")))?, name)
+}
+
+/// The process that libcontainer starts is ours: root, with everything it was given, which becomes the engine's
+/// process itself (`payload.rs`). What remains is what libcontainer does well.
+fn process(process: &mut Map<String, Value>) {
+    let remaining = ["args", "terminal", "ioPriority", "scheduler"];
+    process.retain(|name, value| remaining.contains(&name.as_str()) && !value.is_null());
+    process.insert("user".to_owned(), json!({ "uid": 0, "gid": 0 }));
+    process.insert("cwd".to_owned(), json!("/"));
+    // HOME, or libcontainer would ask the container's own name service for it.
+    process.insert("env".to_owned(), json!(["PATH=/", "HOME=/"]));
+}
+
+fn namespaces(linux: &mut Map<String, Value>, rest: &mut Rest) -> Result<BTreeSet<String>> {
+    let mut kinds = BTreeSet::new();
+    for namespace in linux.get("namespaces").and_then(Value::as_array).into_iter().flatten() {
+        let kind = namespace.get("type").and_then(Value::as_str).unwrap_or_default();
+        if !kinds.insert(kind.to_owned()) {
+            return Err(Error::Usage(format!("malformed spec file: duplicated ns {namespace}")));
+        }
+        let joined = namespace.get("path").and_then(Value::as_str).is_some_and(|path| !path.is_empty());
+        if kind == "network" && !joined {
+            rest.loopback = true;
+        }
+    }
+    // An empty path means none; libcontainer would open it.
+    for namespace in linux.get_mut("namespaces").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(members) = namespace.as_object_mut()
+            && members.get("path").is_some_and(|path| path.is_null() || path == "")
+        {
+            members.remove("path");
+        }
+    }
+    if !kinds.contains("mount") {
+        // libcontainer would change how the host's own mounts propagate.
+        return Err(Error::Unsupported("a container without a mount namespace of its own".to_owned()));
+    }
+    Ok(kinds)
+}
+
+fn linux_rest(linux: &mut Map<String, Value>, rest: &mut Rest) -> Result<()> {
+    let names = |value: Option<Value>| -> Vec<PathBuf> {
+        let list = value.and_then(|value| value.as_array().cloned()).unwrap_or_default();
+        list.iter().filter_map(Value::as_str).map(PathBuf::from).collect()
+    };
+    rest.masked = names(linux.remove("maskedPaths"));
+    rest.read_only = names(linux.remove("readonlyPaths"));
+    linux.remove("seccomp");
+    let propagation = linux.get("rootfsPropagation").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let known = match propagation.as_str() {
+        "" => None,
+        "private" | "rprivate" => Some("private"),
+        "slave" | "rslave" => Some("slave"),
+        "shared" | "rshared" => Some("shared"),
+        "unbindable" | "runbindable" => Some("unbindable"),
+        other => {
+            return Err(Error::Usage(format!("rootfsPropagation={other} is not supported")));
+        }
+    };
+    match known {
+        Some(known) => linux.insert("rootfsPropagation".to_owned(), json!(known)),
+        None => linux.remove("rootfsPropagation"),
+    };
+    Ok(())
+}
+
+/// The path of a container's cgroup, which `linux` has from now on. An empty path would be the caller's own cgroup,
+/// and what is in it gets killed at the end.
+pub fn cgroup_path(linux: &mut Map<String, Value>, id: &str, systemd: bool) -> Result<PathBuf> {
+    let written = linux.get("cgroupsPath").and_then(Value::as_str).unwrap_or_default();
+    let path = if systemd {
+        match written {
+            "" => format!(":codeoid:{id}").into(),
+            written if written.split(':').count() == 3 => PathBuf::from(written),
+            _ => {
+                return Err(Error::Usage(format!(
+                    "expected cgroupsPath to be of format \"slice:prefix:name\" for systemd cgroups, got \
+                     {written:?} instead"
+                )));
+            }
+        }
+    } else {
+        match written {
+            "" => Path::new("/").join(id),
+            // Not absolute, it would bring libcontainer to ask systemd wherever there is a user namespace.
+            written => cgroup::clean(Path::new(written)),
+        }
+    };
+    if path == Path::new("/") {
+        return Err(Error::Usage("cgroupsPath is the root of the hierarchy".to_owned()));
+    }
+    linux.insert("cgroupsPath".to_owned(), json!(path));
+    Ok(path)
+}
+
+/// A cgroup mount of v1 is a tmpfs with one mount for each hierarchy, of what is the container's in it. libcontainer
+/// looks for that by a number of the process in another pid namespace than the one that it asks.
+fn cgroup_mounts(mount: Value, cgroup: &Path, place: Place<'_>, rest: &mut Rest) -> Vec<Value> {
+    let legacy: Vec<&Hierarchy> = place.hierarchies.iter().filter(|hierarchy| !hierarchy.unified).collect();
+    if mount["type"] != "cgroup" || legacy.is_empty() {
+        return vec![mount];
+    }
+    let destination = Path::new(mount["destination"].as_str().unwrap_or_default()).to_owned();
+    let options = |last: &str| ["nosuid", "noexec", "nodev", last].map(str::to_owned);
+    let mut mounts = vec![json!({ "destination": destination, "type": "tmpfs", "source": "tmpfs",
+        "options": options("mode=755") })];
+    for hierarchy in legacy {
+        let Some(name) = hierarchy.point.file_name() else { continue };
+        let at = destination.join(name);
+        let source = match place.aside {
+            Some(aside) => aside.part(hierarchy),
+            None => hierarchy.point.join(cgroup.strip_prefix("/").unwrap_or(cgroup)),
+        };
+        mounts.push(json!({ "destination": at, "type": "bind", "source": source,
+            "options": options("bind") }));
+        // Controllers that share a hierarchy are known by their own names too.
+        let others = hierarchy.controllers.iter().filter(|other| name != other.as_str());
+        rest.links.extend(others.map(|other| (PathBuf::from(name), destination.join(other))));
+    }
+    mounts
+}
+
+fn normalise_mount(mount: &mut Map<String, Value>, rootfs: &Path, rest: &mut Rest) -> Result<()> {
+    let text = |mount: &Map<String, Value>, name: &str| {
+        mount.get(name).and_then(Value::as_str).map(str::to_owned).filter(|text| !text.is_empty())
+    };
+    let destination = text(mount, "destination").ok_or_else(|| Error::config("mounts", "no destination"))?;
+    let destination = within(rootfs, Path::new(&destination));
+    let mapped = |name: &str| mount.get(name).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    let mut options: Vec<String> = mount
+        .get("options")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|option| option.as_str().map(str::to_owned))
+        .collect();
+    let has = |options: &[String], name: &str| options.iter().any(|option| option == name);
+    if mapped("uidMappings") || mapped("gidMappings") || has(&options, "idmap") || has(&options, "ridmap") {
+        return Err(Error::Unsupported(format!("an id-mapped mount ({})", destination.display())));
+    }
+    let kind = text(mount, "type");
+    let bind = kind.as_deref() == Some("bind") || has(&options, "bind") || has(&options, "rbind");
+    if let Some(option) = options.iter().find(|option| IGNORED.contains(&option.as_str())) {
+        return Err(Error::Unsupported(format!("the mount option {option} ({})", destination.display())));
+    }
+    if bind && destination == Path::new("/dev") {
+        // libcontainer would make its devices and links in the source.
+        return Err(Error::Unsupported("a bind mount on /dev".to_owned()));
+    }
+    options.retain(|option| match propagation(option) {
+        Some(flags) => {
+            rest.propagation.push(Propagation { path: destination.clone(), flags });
+            false
+        }
+        None => true,
+    });
+    let read_only = options.iter().rev().find(|option| matches!(option.as_str(), "ro" | "rw"));
+    let read_only = read_only.is_some_and(|option| option == "ro");
+    match kind.as_deref() {
+        _ if bind => {}
+        // It makes these writable whatever the options say.
+        Some("cgroup") if read_only => rest.sealed.push(destination.clone()),
+        Some("tmpfs") => {
+            let copy = has(&options, "tmpcopyup");
+            options.retain(|option| option != "tmpcopyup");
+            if copy {
+                rest.copy_up.push(destination.clone());
+            }
+            if read_only && (copy || destination == Path::new("/dev")) {
+                options.retain(|option| option != "ro");
+                rest.sealed.push(destination.clone());
+            }
+            if !options.iter().any(|option| option.starts_with("mode="))
+                && let Some(mode) = mode_below(rootfs, &destination)
+            {
+                options.push(format!("mode={mode:o}"));
+            }
+        }
+        _ => {}
+    }
+    if text(mount, "source").is_none() {
+        if bind {
+            return Err(Error::config(
+                "mounts",
+                format!("the bind on {} has no source", destination.display()),
+            ));
+        }
+        mount.insert("source".to_owned(), json!(kind.as_deref().unwrap_or("none")));
+    }
+    mount.insert("destination".to_owned(), json!(destination));
+    mount.insert("options".to_owned(), json!(options));
+    Ok(())
+}
+
+/// How many links are followed (path_resolution(7) has 40).
+const MAX_LINKS: usize = 40;
+
+/// Where a destination is in the root file system, links followed as if that were the root already. libcontainer
+/// finds such a place only where it exists; runc makes it. That nothing leads out of the root is libcontainer's to
+/// ensure, which looks again.
+fn within(rootfs: &Path, destination: &Path) -> PathBuf {
+    let mut found = PathBuf::from("/");
+    let mut left: Vec<std::ffi::OsString> =
+        destination.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        if part == "/" {
+            found = PathBuf::from("/");
+        } else if part == ".." {
+            found.pop();
+        } else if part != "." {
+            let next = found.join(&part);
+            match std::fs::read_link(rootfs.join(next.strip_prefix("/").unwrap_or(&next))) {
+                Ok(target) if links < MAX_LINKS => {
+                    links += 1;
+                    left.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
+                }
+                _ => found = next,
+            }
+        }
+    }
+    found
+}
+
+fn propagation(option: &str) -> Option<MsFlags> {
+    let (recursive, name) = match option.strip_prefix('r') {
+        Some(name @ ("private" | "shared" | "slave" | "unbindable")) => (MsFlags::MS_REC, name),
+        _ => (MsFlags::empty(), option),
+    };
+    let flag = match name {
+        "private" => MsFlags::MS_PRIVATE,
+        "shared" => MsFlags::MS_SHARED,
+        "slave" => MsFlags::MS_SLAVE,
+        "unbindable" => MsFlags::MS_UNBINDABLE,
+        _ => return None,
+    };
+    Some(recursive | flag)
+}
+
+/// The mode of what a tmpfs will cover: it takes that over, as with runc, unless its options name one. Nothing is
+/// changed by it, so a link that leads elsewhere leads to a wrong mode only.
+fn mode_below(rootfs: &Path, destination: &Path) -> Option<u32> {
+    let path = rootfs.join(destination.strip_prefix("/").ok()?);
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    meta.is_dir().then(|| meta.permissions().mode() & 0o7777)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn base() -> Value {
+        json!({ "ociVersion": "1.0.2", "root": { "path": "r", "readonly": true },
+            "process": { "args": ["sh"], "cwd": "/x", "user": { "uid": 7 }, "noNewPrivileges": false,
+                "capabilities": { "bounding": ["CAP_UNHEARD_OF"] }, "env": ["A=B"] },
+            "linux": { "namespaces": [{ "type": "mount" }, { "type": "network", "path": "" }] } })
+    }
+
+    fn with(change: impl Fn(&mut Value)) -> Result<Normalised> {
+        let mut config = base();
+        change(&mut config);
+        let place = Place {
+            bundle: Path::new("/b"),
+            rootfs: Path::new("/nosuch"),
+            id: "id",
+            systemd: false,
+            hierarchies: &[],
+            aside: None,
+        };
+        normalise(&config, place)
+    }
+
+    fn mount(mount: Value) -> Result<Normalised> {
+        with(|config| config["mounts"] = json!([mount]))
+    }
+
+    #[test]
+    fn the_process_that_libcontainer_starts_is_ours() {
+        let done = with(|_| ()).unwrap();
+        assert_eq!(
+            done.config["process"],
+            json!({ "args": ["sh"], "cwd": "/", "user": { "uid": 0, "gid": 0 }, "env": ["PATH=/", "HOME=/"] })
+        );
+        assert_eq!(done.config["root"], json!({ "path": "/nosuch" }));
+        assert!(done.rest.read_only_root && done.rest.loopback);
+        assert_eq!(done.config["linux"]["namespaces"][1], json!({ "type": "network" }));
+    }
+
+    #[test]
+    fn propagation_of_the_root_is_in_the_words_that_libcontainer_knows() {
+        for (written, passed) in [("rprivate", "private"), ("rslave", "slave"), ("shared", "shared")] {
+            let done = with(|config| config["linux"]["rootfsPropagation"] = json!(written)).unwrap();
+            assert_eq!(done.config["linux"]["rootfsPropagation"], json!(passed));
+        }
+        assert!(with(|config| config["linux"]["rootfsPropagation"] = json!("x")).is_err());
+    }
+
+    #[test]
+    fn options_that_libcontainer_ignores_are_kept_for_later_or_refused() {
+        let written = json!({ "destination": "t", "type": "tmpfs", "options": ["tmpcopyup", "ro", "rslave", "size=1m"] });
+        let done = mount(written).unwrap();
+        let expected =
+            json!({ "destination": "/t", "type": "tmpfs", "source": "tmpfs", "options": ["size=1m"] });
+        assert_eq!(done.config["mounts"][0], expected);
+        assert_eq!(done.rest.copy_up, [PathBuf::from("/t")]);
+        assert_eq!(done.rest.sealed, [PathBuf::from("/t")]);
+        let flags = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+        assert_eq!(done.rest.propagation, [Propagation { path: "/t".into(), flags }]);
+        for option in IGNORED {
+            let written = json!({ "destination": "/t", "type": "tmpfs", "options": [option] });
+            assert!(matches!(mount(written), Err(Error::Unsupported(_))), "{option}");
+        }
+        for refused in [
+            json!({ "destination": "/m", "type": "bind", "source": "/x", "options": ["bind", "idmap"] }),
+            json!({ "destination": "/m", "source": "/x", "options": ["bind"],
+                "uidMappings": [{ "containerID": 0, "hostID": 1, "size": 1 }] }),
+            json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind"] }),
+            json!({ "destination": "/m", "type": "bind", "options": ["bind"] }),
+            json!({ "type": "tmpfs" }),
+        ] {
+            assert!(mount(refused.clone()).is_err(), "{refused}");
+        }
+        let cgroup =
+            json!({ "destination": "/sys/fs/cgroup", "type": "cgroup", "options": ["ro", "nosuid"] });
+        assert_eq!(mount(cgroup).unwrap().rest.sealed, [PathBuf::from("/sys/fs/cgroup")]);
+    }
+
+    #[test]
+    fn a_cgroup_mount_of_v1_shows_the_containers_part() {
+        let hierarchies = cgroup::hierarchies(
+            "30 1 0:20 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             31 1 0:21 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+             32 1 0:22 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n",
+        );
+        let mount = json!({ "destination": "/c", "type": "cgroup", "source": "cgroup" });
+        let mut rest = Rest::default();
+        let (bundle, rootfs) = (Path::new("/b"), Path::new("/r"));
+        let place =
+            Place { bundle, rootfs, id: "id", systemd: false, hierarchies: &hierarchies, aside: None };
+        let mounts = cgroup_mounts(mount, Path::new("/id"), place, &mut rest);
+        let flags = ["nosuid", "noexec", "nodev", "bind"];
+        assert_eq!(mounts.len(), 3, "{mounts:?}");
+        assert_eq!(
+            mounts[1],
+            json!({ "destination": "/c/memory", "type": "bind", "source": "/sys/fs/cgroup/memory/id", "options": flags })
+        );
+        let link = |name: &str| (PathBuf::from("cpu,cpuacct"), PathBuf::from(name));
+        assert_eq!(rest.links, [link("/c/cpu"), link("/c/cpuacct")]);
+    }
+
+    #[test]
+    fn no_cgroup_is_the_callers_own() {
+        for (written, passed) in [("", "/id"), ("a/b", "/a/b"), ("/../../a", "/a")] {
+            let done = with(|config| config["linux"]["cgroupsPath"] = json!(written)).unwrap();
+            assert_eq!(done.cgroup, PathBuf::from(passed));
+            assert_eq!(done.config["linux"]["cgroupsPath"], json!(passed));
+        }
+        assert!(with(|config| config["linux"]["cgroupsPath"] = json!("/a/..")).is_err());
+    }
+
+    #[test]
+    fn without_a_mount_namespace_nothing_is_made() {
+        assert!(with(|config| config["linux"]["namespaces"] = json!([{ "type": "pid" }])).is_err());
+        assert!(with(|config| config["linux"] = Value::Null).is_err());
+        let twice = json!([{ "type": "mount" }, { "type": "mount" }]);
+        assert!(with(|config| config["linux"]["namespaces"] = twice.clone()).is_err());
+    }
+
+    #[test]
+    fn hooks_before_the_start_get_the_engines_bundle() {
+        let hook = json!([{ "path": "/h", "timeout": 3 }]);
+        let done = with(|config| config["hooks"] = json!({ "prestart": hook, "poststop": hook })).unwrap();
+        assert_eq!(
+            done.config["hooks"],
+            json!({ "prestart": [{ "path": "/proc/self/exe", "timeout": 3,
+                "args": ["codeoid-shim", hooks::REEXEC, "/b", "/h", "/h"] }] })
+        );
+    }
+
+    #[test]
+    fn destinations_stay_in_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("dir")).unwrap();
+        symlink("/absent/../dir", root.path().join("absolute")).unwrap();
+        symlink("../../../etc", root.path().join("dir/out")).unwrap();
+        symlink("loop", root.path().join("loop")).unwrap();
+        for (written, found) in [
+            ("/absolute/x", "/dir/x"),
+            ("dir/out/passwd", "/etc/passwd"),
+            ("/../../x", "/x"),
+            ("/a/b/c", "/a/b/c"),
+        ] {
+            assert_eq!(within(root.path(), Path::new(written)), PathBuf::from(found), "{written}");
+        }
+        assert!(within(root.path(), Path::new("/loop/x")).starts_with("/"));
+    }
+}
