@@ -44,6 +44,12 @@ pub trait Tree {
         matches!(self.node(path), Some(Node::Other))
     }
 
+    /// How many names the file at this path has (hard links).
+    fn links(&self, path: &Path) -> u64 {
+        let _ = path;
+        1
+    }
+
     /// Whether something is at this path now, whatever was remembered.
     fn exists(&self, path: &Path) -> bool {
         self.node(path).is_some()
@@ -77,6 +83,11 @@ impl Tree for HostTree {
     fn is_socket(&self, path: &Path) -> bool {
         use std::os::unix::fs::FileTypeExt;
         std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+    }
+
+    fn links(&self, path: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::symlink_metadata(path).map_or(1, |meta| meta.nlink())
     }
 
     fn names(&self, dir: &Path, limit: usize) -> Option<HashSet<OsString>> {
@@ -177,6 +188,10 @@ impl<T: Tree> Tree for Cached<T> {
         self.tree.is_socket(path)
     }
 
+    fn links(&self, path: &Path) -> u64 {
+        self.tree.links(path)
+    }
+
     fn exists(&self, path: &Path) -> bool {
         self.tree.exists(path)
     }
@@ -255,7 +270,9 @@ impl Host {
         let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
         let inside = own.root.join(below);
         others
-            .filter_map(|other| inside.strip_prefix(&other.root).ok().map(|rest| other.at.join(rest)))
+            .filter_map(|other| Some((other, inside.strip_prefix(&other.root).ok()?)))
+            // To join nothing would add a slash.
+            .map(|(other, rest)| if rest.as_os_str().is_empty() { other.at.clone() } else { other.at.join(rest) })
             .filter(|alias| alias != path)
             .collect()
     }
@@ -361,5 +378,8 @@ mod tests {
         assert_eq!(host.aliases(Path::new("/home/u/.ssh")), [PathBuf::from("/mnt/u/.ssh")]);
         assert_eq!(host.aliases(Path::new("/mnt/u/.ssh")), [PathBuf::from("/home/u/.ssh")]);
         assert!(host.aliases(Path::new("/etc/shadow")).is_empty());
+        // A mount of the very thing; compared as text, since a slash at the end makes no other path.
+        let alias = host.aliases(Path::new("/home/u")).pop().unwrap();
+        assert_eq!(alias.as_os_str(), "/mnt/u");
     }
 }

@@ -85,6 +85,13 @@ impl View<'_> {
                 });
             }
             self.hide_one(&place.value);
+            // Where the other names are, nobody knows without a look at every file.
+            if matches!(self.tree.node(&place.value), Some(Node::File)) && self.tree.links(&place.value) > 1 {
+                self.warnings.push(format!(
+                    "{} is hidden, but the file has another name (a hard link), under which a turn may find it",
+                    place.value.display()
+                ));
+            }
             self.hidden.push(place);
         }
         Ok(())
@@ -112,8 +119,12 @@ impl View<'_> {
             .keys()
             .filter(|at| is_within(path, at) && !is_same(at, path))
             .max_by_key(|at| depth(at));
+        let around = |cover: &usize| {
+            let root = &self.covers[*cover].root;
+            is_within(path, root) && !is_same(path, root)
+        };
         let cover =
-            self.covers.iter().position(|cover| is_within(path, &cover.root) && !is_same(path, &cover.root));
+            (0..self.covers.len()).filter(around).max_by_key(|&cover| depth(&self.covers[cover].root));
         let plain_wins = match (plain, cover) {
             (Some(plain), Some(cover)) => is_within(plain, &self.covers[cover].root),
             (Some(_), None) => true,
@@ -125,7 +136,18 @@ impl View<'_> {
             return;
         }
         if let Some(cover) = cover {
-            self.covers[cover].hide(path, self.tree);
+            // What is mounted below a cover lies on top of it, and needs one of its own.
+            let between = |at: &&Path| is_within(path, at) && *at != path;
+            let mounted = self.host.mounts_below(&self.covers[cover].root).filter(between);
+            match mounted.max_by_key(|at| depth(at)).map(|at| (at, self.tree.node(at))) {
+                None => self.covers[cover].hide(path, self.tree),
+                Some((at, Some(Node::Directory { mode }))) => {
+                    let mut inner = Cover::new(at.to_owned(), mode, false);
+                    inner.hide(path, self.tree);
+                    self.covers.push(inner);
+                }
+                Some(_) => self.masked.push(path.to_owned()),
+            }
             return;
         }
         if is_within(path, Path::new("/run"))
