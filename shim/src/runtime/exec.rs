@@ -19,6 +19,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Gid, Pid, Uid};
 use serde_json::{Value, json};
 
+use super::cgroup::Cgroup;
 use super::create::{check_terminal, filter};
 use super::error::{Error, Result};
 use super::payload::Payload;
@@ -198,7 +199,10 @@ impl Entry {
             return Err(Error::ExecStopped);
         }
         let mut cgroups = Vec::new();
-        for dir in container.cgroup()?.existing() {
+        let cgroup = container.cgroup()?;
+        let moved = (cgroup.is_unified() && sub.is_none()).then(|| Cgroup::of_process(pid)).flatten();
+        let moved = moved.filter(|dir| dir.is_dir());
+        for dir in cgroup.existing().map(|dir| moved.as_ref().unwrap_or(dir)) {
             let dir = match sub {
                 Some(sub) => {
                     dir.join(super::cgroup::clean(Path::new(sub)).strip_prefix("/").unwrap_or(Path::new("")))

@@ -12,6 +12,7 @@ pub mod cgroup;
 pub mod cli;
 pub mod create;
 pub mod delete;
+pub mod devices;
 pub mod error;
 pub mod events;
 pub mod exec;
