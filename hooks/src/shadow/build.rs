@@ -3,7 +3,7 @@
 //! It runs while no turn of the session lives. What the session has not touched becomes what the host has; what it
 //! has touched, and the host does not have yet, stays as the session left it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -226,11 +226,9 @@ impl Build<'_> {
         // What the session added stays with it.
         let added = config::File::parse(&ours).ok().map(|ours| {
             let old = config::File::parse(&self.base.config.0).unwrap_or_default();
-            let known = |variable: &config::Variable| {
-                old.variables()
-                    .iter()
-                    .any(|other| other.name == variable.name && other.value == variable.value)
-            };
+            let pair = |variable: &config::Variable| (variable.name.clone(), variable.value.clone());
+            let old: HashSet<_> = old.variables().iter().map(pair).collect();
+            let known = |variable: &config::Variable| old.contains(&pair(variable));
             ours.variables().iter().filter(|variable| !known(variable)).cloned().collect::<Vec<_>>()
         });
         let next = match added {
