@@ -47,15 +47,15 @@ impl Random {
 
 /// In a checkout; what is there twice is done twice as often.
 const IN_A_CHECKOUT: [&str; 17] = [
-    "commit", "commit", "commit", "commit", "commit", "commit", "amend", "undo", "rebase", "merge", "merge", "switch",
-    "detach", "tag", "stash", "stop", "go",
+    "commit", "commit", "commit", "commit", "commit", "commit", "amend", "undo", "rebase", "merge", "merge",
+    "switch", "detach", "tag", "stash", "stop", "go",
 ];
 /// In the checkout that several people share: nothing that exchanges the files below somebody's hands.
 const IN_A_SHARED_ONE: [&str; 3] = ["commit", "tag", "commit"];
 /// Anywhere.
 const ANYWHERE: [&str; 13] = [
-    "branch", "branch", "worktree", "worktree", "aside", "delete", "rename", "remove", "pack", "gc", "prune", "fetch",
-    "sweep",
+    "branch", "branch", "worktree", "worktree", "aside", "delete", "rename", "remove", "pack", "gc", "prune",
+    "fetch", "sweep",
 ];
 /// What a session does to others' branches; on the host nothing would stop it.
 const TO_OTHERS: [&str; 2] = ["force", "wipe"];
@@ -162,7 +162,8 @@ fn one_order(place: &Place, seed: u64) {
                     text += &begin(&format!("{}", 90 + number));
                 }
                 let killed = round > 0 && random.one_in(8);
-                let turn = place.turn(&main).session(session(person.name)).options(["--git-protection", "shadow"]);
+                let turn =
+                    place.turn(&main).session(session(person.name)).options(["--git-protection", "shadow"]);
                 let running = turn.sh(&text).spawn();
                 turns.push((person.name, text, running, killed));
             }
@@ -209,11 +210,8 @@ fn judge(place: &Place, seed: u64, main: &Path, record: &Record) {
     let all = git(main, &["rev-list", "--all"]);
     let stashed = git(main, &["stash", "list", "--format=%H"]);
     let there: BTreeSet<&str> = all.lines().chain(stashed.lines()).collect();
-    let lost: Vec<&String> = record
-        .made
-        .difference(&record.dropped)
-        .filter(|id| !there.contains(id.as_str()))
-        .collect();
+    let lost: Vec<&String> =
+        record.made.difference(&record.dropped).filter(|id| !there.contains(id.as_str())).collect();
     assert!(lost.is_empty(), "seed {seed}: lost {lost:?}\n{told}");
     let fsck = place.sh(main, "git fsck --strict --no-progress --no-dangling 2>&1");
     assert!(fsck.ok() && fsck.out().trim().is_empty(), "seed {seed}: {fsck}\n{told}");
@@ -230,7 +228,9 @@ fn judge(place: &Place, seed: u64, main: &Path, record: &Record) {
     }
     // And nothing of that kind is staged anywhere.
     for line in git(main, &["worktree", "list", "--porcelain"]).lines() {
-        let Some(dir) = line.strip_prefix("worktree ").map(Path::new).filter(|dir| dir.is_dir()) else { continue };
+        let Some(dir) = line.strip_prefix("worktree ").map(Path::new).filter(|dir| dir.is_dir()) else {
+            continue;
+        };
         // In the middle of a rebase what is staged is the next commit; who was killed in a reset has done half of it.
         let is_rebasing = dir.join(git(dir, &["rev-parse", "--git-path", "rebase-merge"]).trim()).exists();
         let folder = dir.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
@@ -239,7 +239,12 @@ fn judge(place: &Place, seed: u64, main: &Path, record: &Record) {
             continue;
         }
         for line in git(dir, &["diff", "--cached", "--no-renames", "--numstat"]).lines() {
-            assert_eq!(line.split('\t').nth(1), Some("0"), "seed {seed}: {} has {line:?}\n{told}", dir.display());
+            assert_eq!(
+                line.split('\t').nth(1),
+                Some("0"),
+                "seed {seed}: {} has {line:?}\n{told}",
+                dir.display()
+            );
         }
     }
 }

@@ -158,7 +158,10 @@ impl<'a> Store<'a> {
     /// twelve hours counts for nothing there, too).
     fn is_collecting(&self) -> bool {
         let lock = self.git.common_dir().join("gc.pid");
-        let age = lock.symlink_metadata().and_then(|meta| meta.modified()).map(|at| at.elapsed().unwrap_or_default());
+        let age = lock
+            .symlink_metadata()
+            .and_then(|meta| meta.modified())
+            .map(|at| at.elapsed().unwrap_or_default());
         age.is_ok_and(|age| age.as_secs() < 12 * 3600)
     }
 

@@ -81,7 +81,12 @@ pub(crate) fn store(
 
 /// Takes an entry off the host's stash; it is looked for by its object, because the numbers move. (`git reflog delete`
 /// takes a number, and somebody may put an entry on top meanwhile.) `false`: it is there still.
-pub(crate) fn drop_entry(git: &Git, host: &Dir, kind: gix::hash::Kind, id: ObjectId) -> Result<bool, super::Error> {
+pub(crate) fn drop_entry(
+    git: &Git,
+    host: &Dir,
+    kind: gix::hash::Kind,
+    id: ObjectId,
+) -> Result<bool, super::Error> {
     let name = REF.as_bytes().as_bstr();
     let Some(logs) = host.beneath(Path::new("logs/refs"))? else { return Ok(true) };
     let Some(lock) = transaction::lock_ref(host, name, &Refs::default(), kind)? else { return Ok(false) };

@@ -223,15 +223,17 @@ impl Import<'_> {
         let host_refs = refs::read(&self.host, self.kind)?;
         self.settle_pending(&host_refs);
         let mut used = self.used()?;
+        if !removed.is_empty() {
+            let replaced: Vec<&Path> =
+                touched.iter().filter_map(|snapshot| snapshot.new.as_deref()).collect();
+            for id in removed {
+                self.remove_entry(&id, &replaced)?;
+            }
+            // The branches that they held may be used now.
+            used = self.used()?;
+        }
         for snapshot in &touched {
             self.unit(snapshot, &ours, &host_refs, &mut used)?;
-        }
-        if !removed.is_empty() {
-            for id in removed {
-                self.remove_entry(&id)?;
-            }
-            // The branches that they held may go now.
-            used = self.used()?;
         }
         self.refs(&moved, &ours, &used)?;
         self.stash(&new_stash, &dropped)?;
@@ -245,7 +247,8 @@ impl Import<'_> {
         }
         self.base.store(self.place)?;
         if !tips.is_empty() && !store.is_settled() {
-            let tips: Vec<ObjectId> = tips.into_iter().filter(|tip| !self.refused.contains_key(tip)).collect();
+            let tips: Vec<ObjectId> =
+                tips.into_iter().filter(|tip| !self.refused.contains_key(tip)).collect();
             store.secure(&tips, host_refs.map.values().filter_map(Target::object).collect())?;
         }
         store.release()?;
@@ -392,7 +395,9 @@ impl Import<'_> {
                 let own = self.base.created.contains(&own_stash(id));
                 if !own && stash::read(&self.host, self.kind)?.iter().any(|entry| entry.id == object) {
                     // Somebody else's work: the session may have taken it out, or thrown it away.
-                    match self.keep(format!("refs/dropped/stash-{}", &id[..8]).as_bytes().as_bstr(), object)? {
+                    match self
+                        .keep(format!("refs/dropped/stash-{}", &id[..8]).as_bytes().as_bstr(), object)?
+                    {
                         Some(kept) => self.done.warnings.push(format!(
                             "a stash entry that is not the session's was dropped by it; it is kept as {kept}"
                         )),

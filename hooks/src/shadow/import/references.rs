@@ -144,7 +144,8 @@ impl Import<'_> {
         }
         let changed: BTreeSet<&BString> =
             updates.iter().map(|(name, ..)| name).chain(deletions.iter().map(|(name, _)| *name)).collect();
-        let stay = host.map.iter().filter(|(name, _)| !changed.contains(name)).filter_map(|(_, to)| to.object());
+        let stay =
+            host.map.iter().filter(|(name, _)| !changed.contains(name)).filter_map(|(_, to)| to.object());
         let stay = stay.chain(updates.iter().map(|(_, new, _)| *new));
         let lost = self.unreached(losing.iter().map(|(_, tip, _)| *tip), stay);
         for (name, tip, how) in losing {
@@ -260,7 +261,8 @@ impl Import<'_> {
                         self.base.created.remove(above.to_str_lossy().as_ref());
                     } else {
                         let values = format!(" {old}\n");
-                        let back = [b"option no-deref\ncreate ", above.as_slice(), values.as_bytes()].concat();
+                        let back =
+                            [b"option no-deref\ncreate ", above.as_slice(), values.as_bytes()].concat();
                         self.transact(&back);
                     }
                 }
