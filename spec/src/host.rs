@@ -272,7 +272,11 @@ impl Host {
         others
             .filter_map(|other| Some((other, inside.strip_prefix(&other.root).ok()?)))
             // To join nothing would add a slash.
-            .map(|(other, rest)| if rest.as_os_str().is_empty() { other.at.clone() } else { other.at.join(rest) })
+            .map(
+                |(other, rest)| {
+                    if rest.as_os_str().is_empty() { other.at.clone() } else { other.at.join(rest) }
+                },
+            )
             .filter(|alias| alias != path)
             .collect()
     }
