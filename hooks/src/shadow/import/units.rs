@@ -214,10 +214,10 @@ impl Import<'_> {
             if number > 0 {
                 id = format!("{stem}{number}");
             }
-            if id != snapshot.name {
-                if self.shadow.lstat(Path::new("worktrees").join(&id).as_os_str())?.is_some() {
-                    continue;
-                }
+            if id != snapshot.name
+                && self.shadow.lstat(Path::new("worktrees").join(&id).as_os_str())?.is_some()
+            {
+                continue;
             }
             match nix::sys::stat::mkdirat(
                 &worktrees,
