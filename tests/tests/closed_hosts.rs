@@ -129,6 +129,27 @@ fn without_filters_nothing_runs(place: &Place) {
     assert_eq!(outcome.out(), "", "it has not run: {outcome}");
 }
 
+fn without_watches_what_is_hidden_is_looked_at_every_now_and_then(place: &Place) {
+    for errno in [libc::EMFILE, libc::ENOSYS] {
+        let rule = refuse(libc::SYS_inotify_init1, errno, 0);
+        let path = place.make("home/w").join("late");
+        let _ = std::fs::remove_file(&path);
+        let script = "echo up; read go; cat late 2>/dev/null; echo done";
+        let mut running = turn(place, &rule).options(["--hide", path.to_str().unwrap()]).sh(script).spawn();
+        running.expect("up");
+        place.write("home/w/late", "SECRET");
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        // It does not turn in circles meanwhile: clock ticks of the shim, user and system (proc_pid_stat(5)).
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", running.pid())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        assert!(ticks < 60, "{ticks} hundredths of a second in a second and a half");
+        running.say("go");
+        let outcome = running.finish();
+        assert_eq!(outcome.expect_ok().out(), "up\ndone", "{outcome}");
+    }
+}
+
 fn doctor_names_what_is_missing(place: &Place) {
     let doctor = |rule: &str| {
         let mut command = place.command("/usr/bin/python3");
@@ -162,5 +183,6 @@ each_identity! {
     without_namespaces_or_mounts_nobody_gets_a_turn,
     a_closed_network_that_cannot_be_had_is_no_open_one,
     without_filters_nothing_runs,
+    without_watches_what_is_hidden_is_looked_at_every_now_and_then,
     doctor_names_what_is_missing,
 }
