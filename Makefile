@@ -6,10 +6,10 @@ PROFILE := $(if $(CI),ci,default)
 SKIPPED := target/tests-skipped.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench build setup lint clean
+.PHONY: help run test conformance bench build setup lint clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: setup ## build, then show on a real repository what a turn may do and what stops it
 	@$(MAKE) --no-print-directory build
@@ -24,6 +24,10 @@ else
 	CODEOID_TESTS_SKIPPED=$(CURDIR)/$(SKIPPED) $(CARGO) test --locked --workspace --lib --bins --tests --no-fail-fast
 endif
 	@if [ -s $(SKIPPED) ]; then echo "Skipped here (failures where CI is set):"; sort -u $(SKIPPED); fi
+
+conformance: setup ## the checks of an OCI runtime, this program and runc side by side
+	@$(CARGO) build --locked --workspace
+	@tests/conformance.sh
 
 bench: setup ## how fast and how small, beside bwrap and other runtimes, as a table
 	@$(MAKE) --no-print-directory build

@@ -100,10 +100,51 @@ measure() {
     more 'in a repository: more than outside (ms)' '<= 8 ms' "$run $ws -- true" "$run $scratch/home/repo -- true"
     more '1,000 worktrees: more than one (ms)' '<= 50 ms' "$run $scratch/home/repo -- true" "$run $scratch/home/many -- true"
 
+    shadow
+
     at_once "$ws"
     resident "$ws"
     [ "$who" = root ] || return 0
     runtimes "$ws"
+}
+
+# Protection `shadow` beside `shared`: build or refresh, and the final import, of a turn that changes nothing; and of
+# one that commits ten times, beside the same without a sandbox.
+shadow() {
+    local home=$scratch/home shadow="$shim --root $runtime/shim run --session shadow --git-protection shadow --workspace" name
+    large "$home/large"
+    more 'shadow: more than shared, small (ms)' '<= 10 ms' "$run $home/repo -- true" "$shadow $home/repo -- true"
+    more 'shadow: more than shared, large (ms)' '<= 40 ms' "$run $home/large -- true" "$shadow $home/large -- true"
+    more 'shadow: 1,000 worktrees more than one (ms)' 'about 0' "$shadow $home/repo -- true" "$shadow $home/many -- true"
+    cat >"$scratch/ten" <<'SCRIPT'
+#!/bin/sh
+cd "${1:-.}" || exit
+for number in 1 2 3 4 5 6 7 8 9 10; do
+    echo $$ $number >>file && git add file &&
+        git -c user.name=b -c user.email=b@example.org commit -q -m "$number" || exit
+done
+SCRIPT
+    chmod 755 "$scratch/ten"
+    for name in ten-shadow ten-plain; do
+        as git init -q "$home/$name"
+        as git -C "$home/$name" -c user.name=b -c user.email=b@example.org commit -q --allow-empty -m first
+    done
+    pair 'shadow: ten commits' '<= 1.5 (no sandbox)' "$shadow $home/ten-shadow -- $scratch/ten" \
+        "env HOME=$home $scratch/ten $home/ten-plain"
+}
+
+# A repository with 80,000 commits in a pack and 2,000 loose refs.
+large() {
+    as git init -q "$1"
+    awk 'BEGIN {
+        for (n = 1; n <= 80000; n++) {
+            printf "commit refs/heads/main\nmark :%d\ncommitter b <b@example.org> %d +0000\ndata 1\nc\n", n, 1600000000 + n
+            printf "M 100644 inline f%d\ndata 2\nx\n\n", n % 500
+        }
+        print "done" }' | as git -C "$1" fast-import --quiet --done
+    as git -C "$1" checkout -q -f main 2>/dev/null || as git -C "$1" symbolic-ref HEAD refs/heads/main
+    as git -C "$1" reset -q --hard
+    as git -C "$1" rev-list -n 2000 main | awk '{ print "create refs/heads/topic/" NR, $1 }' | as git -C "$1" update-ref --stdin
 }
 
 # The bundle's mounts in bwrap's words.

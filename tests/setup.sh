@@ -19,6 +19,12 @@ library:libseccomp|libseccomp-dev
 command:bwrap|bubblewrap
 command:runc|runc
 command:crun|crun
+command:podman|podman
+command:conmon|conmon
+command:containerd|containerd
+command:dockerd|docker.io
+command:ip|iproute2
+command:ps|procps
 command:strace|strace
 command:jq|jq
 command:hyperfine|hyperfine
@@ -72,7 +78,8 @@ if [ -n "$packages" ]; then
     as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q
     for package in $packages; do
         # One by one: a release that lacks one of them (rustup is young) still gets the others.
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$package" ||
+        # The tests start engines of their own: no daemon is started where the system asks for the run level.
+        as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -q -y --no-install-recommends "$package" ||
             echo "setup: could not install $package" >&2
     done
 fi

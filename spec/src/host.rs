@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::paths::is_within;
+use crate::paths::{depth, is_same, is_within, split};
 use crate::state::StateDir;
 
 /// What a path is, without following it.
@@ -136,7 +136,7 @@ impl<T: Tree> Cached<T> {
     }
 
     fn ask(&self, path: &Path) -> Option<Node> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        let Some((parent, name)) = split(path) else {
             return self.tree.node(path);
         };
         // Below what is missing, everything is.
@@ -260,12 +260,16 @@ impl Host {
     #[must_use]
     pub fn aliases(&self, path: &Path) -> Vec<PathBuf> {
         let own = self.mounts.iter().rev().filter(|mount| is_within(path, &mount.at));
-        let Some(own) = own.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
+        let Some(own) = own.max_by_key(|mount| depth(&mount.at)) else { return Vec::new() };
+        let others =
+            self.mounts.iter().filter(|other| other.device == own.device && !is_same(&other.at, &own.at));
+        let mut others = others.peekable();
+        if others.peek().is_none() {
+            return Vec::new();
+        }
         let Ok(below) = path.strip_prefix(&own.at) else { return Vec::new() };
         let inside = own.root.join(below);
-        self.mounts
-            .iter()
-            .filter(|other| other.device == own.device && other.at != own.at)
+        others
             .filter_map(|other| Some((other, inside.strip_prefix(&other.root).ok()?)))
             // To join nothing would add a slash.
             .map(

@@ -16,7 +16,7 @@ mod system;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::paths::is_within;
+use crate::paths::{is_same, is_within};
 
 pub use environment::{EnvRule, Reason, When, env_dropped_by_default, env_verdict, is_login};
 pub use home::LEFT_VISIBLE;
@@ -168,7 +168,7 @@ pub fn places(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Vec<H
                 Some(Hidden { path, why: secret.why, variable: Some(relocation.variable) })
             });
             for place in there {
-                if !hidden.iter().any(|known| known.path == place.path) {
+                if !hidden.iter().any(|known| is_same(&known.path, &place.path)) {
                     hidden.push(place);
                 }
             }
@@ -185,10 +185,16 @@ fn may_hide(path: &Path) -> bool {
 
 /// The secret `path` where `from` lies at `to`: below it, or `to` itself where `from` is at or in the secret.
 fn relocated(path: &str, from: &str, to: &Path) -> Option<PathBuf> {
-    if let Ok(rest) = Path::new(path).strip_prefix(from) {
-        return Some(if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) });
+    if let Some(rest) = below(path, from) {
+        return Some(if rest.is_empty() { to.to_owned() } else { to.join(rest) });
     }
-    Path::new(from).starts_with(path).then(|| to.to_owned())
+    below(from, path).map(|_| to.to_owned())
+}
+
+/// What is left of `path` below `dir`, both as they stand in the list.
+fn below<'a>(path: &'a str, dir: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(dir)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
 }
 
 fn expanded(path: &str, home: &Path) -> PathBuf {

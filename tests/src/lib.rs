@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bundle;
+mod engine;
 mod identity;
 mod place;
 mod probe;
@@ -19,6 +20,7 @@ mod turn;
 mod web;
 
 pub use bundle::{Bundle, Oci};
+pub use engine::{Engine, IMAGE, Kind as EngineKind, documented};
 pub use identity::Identity;
 pub use place::{Finished, Place};
 pub use probe::{ABSTRACT_CONNECT, CONNECT, Listener, descendants, is_alive, processes_with};

@@ -457,6 +457,44 @@ fn what_a_dangling_link_leads_to_is_hidden_when_it_appears(place: &Place) {
     }
 }
 
+/// A mask moves along with the directory that it lies in, and is gone with the turn: the next one would find what was
+/// hidden under another name.
+fn directories_around_what_is_hidden_cannot_be_renamed(place: &Place) {
+    let workspace = place.make("home/w");
+    for executor in ["libcontainer", "bwrap"] {
+        let _ = fs::remove_dir_all(&workspace);
+        place.make("home/w/a/b/c");
+        place.make("home/w/s/t");
+        let secret = place.write("home/w/a/b/secret", "SECRET");
+        place.write("home/w/a/b/plain", "plain");
+        place.write("home/w/a/b/c/ro", "");
+        let socket = workspace.join("s/t/x.sock");
+        let _listener = Listener::at(&socket);
+        let read_only = workspace.join("a/b/c");
+        let turn = || {
+            let options = ["--executor", executor, "--hide", &name(&secret), "--read", &name(&read_only)];
+            place.turn(&workspace).options(options)
+        };
+        let script = "mv a a2; mv a/b a/b2; mv s s2; mv s/t s/t2; rm -rf a s; cat a/b/plain; ls -A a/b | wc -l; \
+                      (echo x >a/b/c/ro) || echo read-only; echo y >a/b/new && echo writable";
+        let outcome = turn().sh(&format!("({script}) 2>/dev/null")).run();
+        assert_eq!(outcome.out(), "2\nread-only\nwritable", "{outcome}");
+        let find = "import os, socket, sys
+for at, _, names in os.walk('.'):
+    for name in names:
+        path = os.path.join(at, name)
+        try: print(path, open(path).read())
+        except OSError: pass
+        try: socket.socket(socket.AF_UNIX).connect(path); print(path, 'answers')
+        except OSError: pass";
+        let outcome = turn().python(find, &[]).run();
+        assert!(!outcome.expect_ok().out().contains("SECRET"), "{outcome}");
+        assert!(!outcome.out().contains("answers"), "{outcome}");
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "SECRET");
+        assert!(socket.exists());
+    }
+}
+
 fn what_is_made_between_the_plan_and_the_start_is_hidden(place: &Place) {
     let workspace = place.make("home/w");
     for executor in ["libcontainer", "bwrap"] {
@@ -645,6 +683,7 @@ fn workspaces_with_difficult_names(place: &Place) {
 }
 
 each_identity! {
+    directories_around_what_is_hidden_cannot_be_renamed,
     what_is_made_between_the_plan_and_the_start_is_hidden,
     the_administrators_home_does_not_exist_where_it_is_not_the_callers,
     what_a_dangling_link_leads_to_is_hidden_when_it_appears,

@@ -15,12 +15,11 @@ pub struct Completions {
 impl Completions {
     /// Prints the script.
     pub fn run(self) -> Result<u8, Failure> {
-        clap_complete::generate(
-            self.shell,
-            &mut super::Cli::command(),
-            "codeoid-shim",
-            &mut std::io::stdout(),
-        );
+        // Two command lines in one program: `run` is both, and is known as a turn's already.
+        let runtime = crate::runtime::cli::Cli::command();
+        let verbs = runtime.get_subcommands().filter(|verb| verb.get_name() != "run").cloned();
+        let mut all = super::Cli::command().subcommands(verbs);
+        clap_complete::generate(self.shell, &mut all, "codeoid-shim", &mut std::io::stdout());
         Ok(0)
     }
 }

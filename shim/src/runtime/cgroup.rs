@@ -124,6 +124,14 @@ impl Cgroup {
         Self::at(&record.cgroup)
     }
 
+    /// With v2, that in which a process is: it may have moved into one below its container's, and then nothing else can
+    /// be in that (kernel, cgroup-v2.rst, "No Internal Process Constraint").
+    pub fn of_process(pid: i32) -> Option<PathBuf> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+        Some(Path::new(ROOT).join(clean(Path::new(path)).strip_prefix("/").ok()?))
+    }
+
     /// Whether there is one hierarchy only, v2.
     pub fn is_unified(&self) -> bool {
         self.unified

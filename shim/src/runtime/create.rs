@@ -26,7 +26,7 @@ use super::payload::{self, Payload};
 use super::process::Process;
 use super::record::{self, Container, Record, Status};
 use super::unmanaged::{self, Aside};
-use super::{Runtime, hooks, seccomp, write_pid};
+use super::{Runtime, devices, hooks, seccomp, write_pid};
 use crate::sys::process as sys;
 
 /// The configuration's name in a bundle.
@@ -368,11 +368,18 @@ fn adjust(container: &Container, process: &Process, limits: &[String], bundle: &
         let path = format!("/proc/{pid}/oom_score_adj");
         fs::write(&path, score.to_string()).map_err(Error::io(format!("write {path}")))?;
     }
+    let cgroup = container.cgroup()?;
+    // In a user namespace no program may be loaded, and no node of a device be made.
+    if cgroup.is_unified() && nix::unistd::geteuid().is_root() && !super::in_user_namespace() {
+        for dir in cgroup.existing() {
+            devices::limit(&bundle.config, dir)?;
+        }
+    }
     // libcontainer does not look at it.
     let no_killer =
         bundle.config.pointer("/linux/resources/memory/disableOOMKiller") == Some(&Value::Bool(true));
     if no_killer {
-        container.cgroup()?.disable_oom_killer()?;
+        cgroup.disable_oom_killer()?;
     }
     Ok(())
 }

@@ -14,16 +14,18 @@ use std::path::Path;
 use ::libcontainer::syscall::syscall::create_syscall;
 use ::libcontainer::tty;
 use caps::Capability;
-use nix::sched::{CloneFlags, CpuSet, sched_setaffinity};
+use nix::sched::CloneFlags;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Gid, Pid, Uid};
 use serde_json::{Value, json};
 
+use super::cgroup::Cgroup;
 use super::create::{check_terminal, filter};
 use super::error::{Error, Result};
 use super::payload::Payload;
-use super::process::{Process, Scheduler, capability};
+use super::process::{Process, capability};
 use super::record::{Container, Status};
+use super::scheduling::{pin, schedule};
 use super::{Runtime, foreground, write_pid};
 use crate::supervise::Signals;
 use crate::sys::process as sys;
@@ -198,7 +200,10 @@ impl Entry {
             return Err(Error::ExecStopped);
         }
         let mut cgroups = Vec::new();
-        for dir in container.cgroup()?.existing() {
+        let cgroup = container.cgroup()?;
+        let moved = (cgroup.is_unified() && sub.is_none()).then(|| Cgroup::of_process(pid)).flatten();
+        let moved = moved.filter(|dir| dir.is_dir());
+        for dir in cgroup.existing().map(|dir| moved.as_ref().unwrap_or(dir)) {
             let dir = match sub {
                 Some(sub) => {
                     dir.join(super::cgroup::clean(Path::new(sub)).strip_prefix("/").unwrap_or(Path::new("")))
@@ -336,62 +341,6 @@ fn go(
             Err(Error::Process(text))
         }
     }
-}
-
-fn pin(list: &str) -> Result<()> {
-    let bad = || Error::config("process.execCPUAffinity", format!("{list:?} is no list of CPUs"));
-    let mut cpus = CpuSet::new();
-    for part in list.split(',').map(str::trim) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) =
-            (first.parse().map_err(|_| bad())?, last.parse().map_err(|_| bad())?);
-        if first > last {
-            return Err(bad());
-        }
-        for cpu in first..=last {
-            cpus.set(cpu).map_err(|_| bad())?;
-        }
-    }
-    sched_setaffinity(Pid::from_raw(0), &cpus).map_err(Error::errno("sched_setaffinity"))
-}
-
-fn schedule(scheduler: &Scheduler) -> Result<()> {
-    let bad =
-        |what: &str, value: &str| Error::config("process.scheduler", format!("unknown {what} {value:?}"));
-    let policy = match scheduler.policy.as_str() {
-        "SCHED_OTHER" => 0,
-        "SCHED_FIFO" => 1,
-        "SCHED_RR" => 2,
-        "SCHED_BATCH" => 3,
-        "SCHED_ISO" => 4,
-        "SCHED_IDLE" => 5,
-        "SCHED_DEADLINE" => 6,
-        other => return Err(bad("policy", other)),
-    };
-    let mut flags = 0;
-    for flag in &scheduler.flags {
-        flags |= match flag.as_str() {
-            "SCHED_FLAG_RESET_ON_FORK" => 0x01,
-            "SCHED_FLAG_RECLAIM" => 0x02,
-            "SCHED_FLAG_DL_OVERRUN" => 0x04,
-            "SCHED_FLAG_KEEP_POLICY" => 0x08,
-            "SCHED_FLAG_KEEP_PARAMS" => 0x10,
-            "SCHED_FLAG_UTIL_CLAMP_MIN" => 0x20,
-            "SCHED_FLAG_UTIL_CLAMP_MAX" => 0x40,
-            other => return Err(bad("flag", other)),
-        };
-    }
-    sys::set_scheduler(sys::SchedulerAttributes {
-        size: 0,
-        policy,
-        flags,
-        nice: scheduler.nice,
-        priority: u32::try_from(scheduler.priority).unwrap_or(0),
-        runtime: scheduler.runtime,
-        deadline: scheduler.deadline,
-        period: scheduler.period,
-    })
-    .map_err(Error::errno("sched_setattr"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use codeoid_spec::bundle::{self, Watched, annotation};
+use codeoid_spec::bundle::{self, Fleeting, Watched, annotation};
 use codeoid_spec::host::Host;
 use codeoid_spec::id::{SessionId, TurnId};
 use codeoid_spec::network::Rules;
@@ -265,9 +265,14 @@ fn with_late_masks<'a>(spec: &'a Spec, host: &Host) -> Result<Cow<'a, Spec>, Fai
         }
     };
     let masks = bundle::late_masks(spec, &mut nothing).doing("read the bundle")?;
+    let known = Fleeting::of(spec).doing("read the bundle")?;
+    if masks.is_empty() && !spec.mounts().iter().flatten().any(|mount| known.is_mask(mount)) {
+        return Ok(Cow::Borrowed(spec));
+    }
     let mut spec = spec.clone();
     let mounts = spec.mounts().iter().flatten().cloned().chain(masks).collect();
     spec.set_mounts(Some(mounts));
+    bundle::hold_masks(&mut spec).doing("read the bundle")?;
     Ok(Cow::Owned(spec))
 }
 

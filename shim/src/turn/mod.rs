@@ -67,7 +67,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
     // Plan -> bundle. From here on there is a journal, so that whatever happens is finished.
     let state = planned.host.state.clone();
     let mut opened = Opened::begin(policy, planned)?;
-    let plan = opened.planned.plan.clone();
+    let plan = Rc::clone(&opened.planned.plan);
     let attempt = opened.bundle().and_then(|spec| {
         let built = started.elapsed();
         let executed = opened.execute(&spec, &choice, &signals, policy.quiet, &weaker, &widened)?;

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use codeoid_hooks::shadow::Place;
 use codeoid_hooks::{layout, roots, shadow, shared};
@@ -19,7 +20,7 @@ pub struct Planned {
     /// This host.
     pub host: Host,
     /// The plan.
-    pub plan: Plan,
+    pub plan: Rc<Plan>,
 }
 
 impl Planned {
@@ -36,25 +37,25 @@ impl Planned {
             guard,
             config_file: policy.config.clone(),
         };
-        let plan = plan(policy, &host, request)?;
+        let plan = Rc::new(plan(policy, &host, request)?);
         Ok(Self { host, plan })
     }
 
     /// The same plan with fewer session folders: those that could be made.
     pub fn with_folders(self, policy: &Policy, folders: Vec<PathBuf>) -> Result<Self, Failure> {
         let Self { host, plan: old } = self;
-        let mut guard = old.guard;
+        let mut guard = old.guard.clone();
         if let Some(guard) = &mut guard {
             guard.repository.session_folders = folders;
         }
         let request = plan::Request {
-            turn: old.turn,
-            command: old.command,
-            workspace: old.workspace,
+            turn: old.turn.clone(),
+            command: old.command.clone(),
+            workspace: old.workspace.clone(),
             guard,
             config_file: policy.config.clone(),
         };
-        let plan = plan(policy, &host, request)?;
+        let plan = Rc::new(plan(policy, &host, request)?);
         Ok(Self { host, plan })
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::rc::Rc;
 
 use codeoid_hooks::shared::baseline;
 use codeoid_hooks::{folder, journal, shadow};
@@ -32,7 +33,7 @@ pub fn write_bundle(
     let weaker = coverage::judge(&coverage, policy, "libcontainer")?;
     let widened = widening::judge(policy, &planned.plan)?;
     // Whoever runs the bundle gives it its streams.
-    planned.plan.terminal = [false; 3];
+    Rc::make_mut(&mut planned.plan).terminal = [false; 3];
     let Planned { host, plan } = planned;
     let place = crate::probe::resolve_existing(&output);
     if place.starts_with(&plan.workspace) {

@@ -16,6 +16,7 @@ use oci_spec::runtime::{
 
 use crate::git::Access;
 use crate::mount::Kind;
+use crate::paths::is_within;
 use crate::plan::Plan;
 use crate::policy::Network;
 
@@ -391,7 +392,10 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
         if let Some(absent) = lines(&mut guard.watch.iter())? {
             put(annotation::WATCH_ABSENT, absent);
         }
-        if let Some(pins) = lines(&mut guard.binds.iter().map(|bind| &bind.target))? {
+        // What lies in the sandbox's own `/run` is no path of the host's.
+        let host =
+            guard.binds.iter().map(|bind| &bind.target).filter(|target| !target.starts_with("/run/codeoid"));
+        if let Some(pins) = lines(&mut host.into_iter())? {
             put(annotation::WATCH_PINS, pins);
         }
     }
@@ -400,7 +404,7 @@ fn annotations(plan: &Plan, layout: &Layout) -> Result<HashMap<String, String>, 
 
 fn home_digest(plan: &Plan) -> String {
     let Some(cover) = plan.covers.iter().find(|cover| cover.upper) else { return String::new() };
-    let hidden = plan.hidden.iter().map(|hidden| &hidden.value).filter(|path| path.starts_with(&cover.root));
+    let hidden = plan.hidden.iter().map(|hidden| &hidden.value).filter(|path| is_within(path, &cover.root));
     let text = hidden.fold(format!("{}\0", cover.root.display()), |mut text, path| {
         text.push_str(&path.to_string_lossy());
         text.push('\0');
@@ -437,12 +441,65 @@ pub fn paths(spec: &Spec, name: &'static str) -> Result<Vec<PathBuf>, Error> {
     Ok(strings(spec, name)?.into_iter().map(PathBuf::from).collect())
 }
 
+/// Puts a mount on every directory between a mask and the directory that the turn may write around it, so that the turn
+/// cannot rename it (rename(2), EBUSY): the mask would go along, and the next turn find what was hidden under a name that
+/// nothing hides. To be called when all masks are there.
+///
+/// # Errors
+/// When a path cannot be expressed in JSON.
+pub fn hold_masks(spec: &mut Spec) -> Result<(), Error> {
+    let fleeting = Fleeting::of(spec)?;
+    let mut mounts = spec.mounts().clone().unwrap_or_default();
+    let masked: Vec<PathBuf> = mounts
+        .iter()
+        .filter(|mount| fleeting.is_mask(mount))
+        .map(|mount| mount.destination().clone())
+        .collect();
+    for path in masked {
+        // Where it ends whatever the mounts between are: those cannot be renamed either.
+        let around = |mount: &&Mount| mount.destination() != &path && path.starts_with(mount.destination());
+        let Some(around) =
+            mounts.iter().filter(around).max_by_key(|mount| mount.destination().components().count())
+        else {
+            continue;
+        };
+        if !is_writable_bind(around) {
+            continue;
+        }
+        let top = around.destination().clone();
+        let between: Vec<PathBuf> =
+            path.ancestors().skip(1).take_while(|at| *at != top).map(Path::to_owned).collect();
+        // The outermost first, and each before all that lies in it.
+        for at in between.into_iter().rev() {
+            utf8(&at)?;
+            let options = vec!["rbind".to_owned()];
+            let hold =
+                MountBuilder::default().destination(&at).typ("bind").source(&at).options(options).build()?;
+            let inside = |mount: &Mount| mount.destination() != &at && mount.destination().starts_with(&at);
+            let place = mounts.iter().position(inside).unwrap_or(mounts.len());
+            mounts.insert(place, hold);
+        }
+    }
+    spec.set_mounts(Some(mounts));
+    Ok(())
+}
+
+/// Whether a mount shows the host's own files, writable, under their own name.
+fn is_writable_bind(mount: &Mount) -> bool {
+    let options = mount.options().as_deref().unwrap_or_default();
+    mount.typ().as_deref() == Some("bind")
+        && mount.source().as_ref() == Some(mount.destination())
+        && !options.iter().any(|option| option == "ro" || option == "rro")
+}
+
 /// Which mounts are left out where what they are for is gone when they are made: between plan and start a human may
 /// remove a worktree, and a daemon its socket.
 #[derive(Debug, Clone, Default)]
 pub struct Fleeting {
     masks: HashSet<PathBuf>,
     pins: HashSet<PathBuf>,
+    /// Directories that [`hold_masks`] has put a mount on.
+    held: HashSet<PathBuf>,
 }
 
 impl Fleeting {
@@ -453,7 +510,15 @@ impl Fleeting {
     pub fn of(spec: &Spec) -> Result<Self, Error> {
         let masks = [paths(spec, annotation::WATCH_MASKS)?, paths(spec, annotation::WATCH_SOCKETS)?].concat();
         let pins = paths(spec, annotation::WATCH_PINS)?.into_iter().collect();
-        Ok(Self { masks: masks.into_iter().collect(), pins })
+        // What is writable and lies in something that is writable can be nothing else.
+        let writable = spec.mounts().iter().flatten().filter(|mount| is_writable_bind(mount));
+        let writable: Vec<&PathBuf> = writable.map(Mount::destination).collect();
+        let nested = |path: &&PathBuf| {
+            writable.iter().any(|around| around != path && path.starts_with(around))
+                && masks.iter().any(|mask| mask.starts_with(path))
+        };
+        let held = writable.iter().copied().filter(nested).cloned().collect();
+        Ok(Self { masks: masks.into_iter().collect(), pins, held })
     }
 
     /// Whether a mount lies on a path of git's, where nothing may ever be made for it.
@@ -487,6 +552,8 @@ impl Fleeting {
         let options = mount.options().as_deref().unwrap_or_default();
         let fleeting = if self.pins.contains(target) {
             entries(Some(target)) || entries(target.parent())
+        } else if self.held.contains(target) {
+            true
         } else {
             options.iter().any(|option| option == "ro" || option == "rro")
         };

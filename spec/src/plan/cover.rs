@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::host::{Node, Tree};
-use crate::paths::is_within;
+use crate::paths::{is_same, is_within};
 
 /// A directory seen through a layer of whiteouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Cover {
     /// would appear. Where one is missing, the missing name itself is whited out, so that it stays hidden if
     /// the host makes it later.
     pub fn hide(&mut self, path: &Path, tree: &dyn Tree) {
-        if !is_within(path, &self.root) || path == self.root {
+        if !is_within(path, &self.root) || is_same(path, &self.root) {
             return;
         }
         let relative = &path.as_os_str().as_bytes()[self.root.as_os_str().len()..];

@@ -15,6 +15,7 @@ use crate::git::Access;
 use crate::host::{Host, Node, Tree};
 use crate::mount::{Kind, Mount};
 use crate::origin::{Origin, Sourced};
+use crate::paths::{depth, is_within};
 use crate::policy::{Home, Policy};
 use plain::Plain;
 use skeleton::{KEPT_IN_RUN, OWN_TOP, skeleton};
@@ -302,7 +303,7 @@ impl View<'_> {
             for at in below {
                 // A plain bind brings along what is mounted in it, as it is.
                 let plain = self.plain.keys().any(|plain| at.starts_with(plain) && plain.starts_with(&root));
-                let hidden = plain || self.hidden.iter().any(|hidden| at.starts_with(&hidden.value));
+                let hidden = plain || self.hidden.iter().any(|hidden| is_within(&at, &hidden.value));
                 let inner = self.covers.iter().any(|other| at.starts_with(&other.root) && other.root != root);
                 if !hidden
                     && !inner
@@ -334,8 +335,4 @@ impl View<'_> {
 /// Whether a mount is the sandbox's own, with nothing of the host's in it.
 fn is_fresh(mount: &Mount) -> bool {
     matches!(mount.kind, Kind::Tmpfs { .. } | Kind::Proc | Kind::Devpts)
-}
-
-fn depth(path: &Path) -> usize {
-    path.components().count()
 }

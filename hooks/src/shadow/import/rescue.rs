@@ -16,6 +16,8 @@ use crate::shadow::refs::{self, Refs, Target};
 use crate::shadow::{Error, entries, stash, unit};
 use crate::text::printable;
 
+/// As many branches are kept for their names' sake alone.
+const FEW: usize = 100;
 /// How commits are named that no ref of the session names.
 const DETACHED: &str = "refs/detached/";
 
@@ -30,7 +32,7 @@ pub(crate) fn rescue(
     let host = Dir::open(&repository.common_dir)?;
     let kind = crate::shadow::hash_kind(&host)?;
     let shadow = match Dir::open(&place.git()) {
-        Ok(shadow) if crate::shadow::is_whole(&shadow)? => shadow,
+        Ok(shadow) if crate::shadow::is_whole(&shadow).unwrap_or(false) => shadow,
         _ => return Ok(super::destroyed(repository)),
     };
     let base_refs = Refs::from_text(&base.refs.0);
@@ -48,9 +50,13 @@ pub(crate) fn rescue(
         done: Imported::default(),
         held: BTreeSet::new(),
         refused: BTreeMap::new(),
+        steps: 0,
     };
-    import.rescue()?;
-    Ok(import.done)
+    match import.rescue() {
+        Ok(()) => Ok(import.done),
+        Err(error) if error.is_below(&place.git()) => Ok(super::destroyed(repository)),
+        Err(error) => Err(error),
+    }
 }
 
 impl Import<'_> {
@@ -63,8 +69,9 @@ impl Import<'_> {
             .collect();
         left.extend(self.detached()?);
         let known: BTreeSet<&str> = self.base.stash.iter().map(String::as_str).collect();
+        let mut seen = BTreeSet::new();
         for (number, entry) in stash::read(&self.shadow, self.kind)?.iter().enumerate() {
-            if !known.contains(entry.id.to_string().as_str()) {
+            if !known.contains(entry.id.to_string().as_str()) && seen.insert(entry.id) {
                 left.push((format!("refs/stash/{number}").into(), entry.id));
             }
         }
@@ -82,9 +89,11 @@ impl Import<'_> {
         let host = refs::read(&self.host, self.kind)?;
         let here = host.map.values().filter_map(Target::object);
         let lost = self.unreached(left.iter().map(|(_, id)| *id), here);
+        let few = left.len() <= FEW;
         for (name, tip) in left {
-            let is_detached = name.starts_with(DETACHED.as_bytes());
-            if is_detached && lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
+            // A branch at a commit that is there is worth its name, as long as there are few.
+            let is_worth = name.starts_with(b"refs/heads/") && few;
+            if !is_worth && lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
                 continue;
             }
             match self.keep(name.as_bstr(), tip)? {
@@ -92,7 +101,7 @@ impl Import<'_> {
                     "{} of the session is not on the host; it is kept as {kept}",
                     name.to_str_lossy()
                 ))),
-                None => self.done.warnings.push(printable(&format!("{tip} could not be kept"))),
+                None => self.done.left = true,
             }
         }
         store.release()?;

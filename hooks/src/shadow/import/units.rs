@@ -18,7 +18,7 @@ use crate::shadow::base::{MAIN, UnitBase};
 use crate::shadow::index::{self, Entries, Flags};
 use crate::shadow::refs::{self, Refs, Target};
 use crate::shadow::transaction::{self, LockedRef};
-use crate::shadow::{Error, unit, write};
+use crate::shadow::{Error, entries, unit, write};
 use crate::text::printable;
 use crate::tree;
 
@@ -162,6 +162,9 @@ impl Import<'_> {
                 };
                 (host, snapshot.name.clone())
             }
+            Some(worktree) if self.is_named(worktree)? => {
+                return Ok(Stays::Conflict("the host has another entry for its directory".to_owned()));
+            }
             Some(worktree) => match self.reserve(snapshot, worktree)? {
                 Some(reserved) => reserved,
                 None => return Ok(Stays::Conflict("no name is free for its entry".to_owned())),
@@ -179,6 +182,20 @@ impl Import<'_> {
         Ok(stays)
     }
 
+    /// Whether an entry of the host names this worktree.
+    fn is_named(&self, worktree: &Path) -> Result<bool, Error> {
+        let Some(worktrees) = self.host.child("worktrees".as_ref())? else { return Ok(false) };
+        for item in worktrees.list()? {
+            let Ok(Some(dir)) = worktrees.child(&item.name) else { continue };
+            let content = dir.read("gitdir".as_ref(), POINTER_LIMIT).ok().flatten();
+            let file = content.and_then(|content| entry::gitdir_target(dir.path(), &content.bytes));
+            if file.is_some_and(|file| file.parent() == Some(worktree)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Makes the host's entry for a worktree that the session has made: a directory of that name is the reservation.
     /// Where the name is taken, the session's entry gets another one, in the shadow and in the worktree's `.git`.
     pub(super) fn reserve(
@@ -187,13 +204,20 @@ impl Import<'_> {
         worktree: &Path,
     ) -> Result<Option<(Dir, String)>, Error> {
         let worktrees = write::directory(&self.host, "worktrees".as_ref())?;
-        let mut id = snapshot.name.clone();
+        let stem = if entries::is_plain(&snapshot.name) {
+            snapshot.name.clone()
+        } else {
+            codeoid_spec::id::slug(&snapshot.name)
+        };
+        let mut id = stem.clone();
         for number in 0..1000 {
             if number > 0 {
-                id = format!("{}{number}", snapshot.name);
-                if self.shadow.lstat(Path::new("worktrees").join(&id).as_os_str())?.is_some() {
-                    continue;
-                }
+                id = format!("{stem}{number}");
+            }
+            if id != snapshot.name
+                && self.shadow.lstat(Path::new("worktrees").join(&id).as_os_str())?.is_some()
+            {
+                continue;
             }
             match nix::sys::stat::mkdirat(
                 &worktrees,
@@ -437,7 +461,8 @@ impl Import<'_> {
     }
 
     /// Removes the host's entry of a worktree that the session removed, if the host did not change it meanwhile.
-    pub(super) fn remove_entry(&mut self, id: &str) -> Result<(), Error> {
+    /// `replaced`: the session has another one for the same directory.
+    pub(super) fn remove_entry(&mut self, id: &str, replaced: &[&Path]) -> Result<(), Error> {
         let Some(worktrees) = self.host.child("worktrees".as_ref())? else { return Ok(()) };
         let Some(dir) = worktrees.child(id.as_ref())? else {
             self.base.own.remove(id);
@@ -448,8 +473,9 @@ impl Import<'_> {
         let gitdir =
             dir.read("gitdir".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
         let place = dir.path().to_owned();
-        let there =
-            entry::gitdir_target(&place, &gitdir).is_some_and(|file| file.parent().is_some_and(Path::exists));
+        let target = entry::gitdir_target(&place, &gitdir);
+        let worktree = target.as_deref().and_then(Path::parent);
+        let there = worktree.is_some_and(|worktree| worktree.exists() && !replaced.contains(&worktree));
         let head = unit::head(&dir, self.kind)?.map(|head| head.text()).unwrap_or_default();
         let index = Entries::read(&dir, "index".as_ref(), self.kind, true)?;
         let same = head == base.head.0

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::plain::Rank;
-use super::{View, depth, is_fresh};
+use super::{View, is_fresh};
 use crate::host::Node;
 use crate::mount::Kind;
 use crate::origin::Sourced;
-use crate::paths::is_within;
+use crate::paths::{depth, is_same, is_within, split};
 use crate::plan::Error;
 use crate::plan::cover::Cover;
 use crate::secrets;
@@ -39,9 +39,8 @@ impl View<'_> {
             }
             for path in self.places(&asked.value, &mut known) {
                 if doubled {
-                    let own_home = |alias: &PathBuf| {
-                        !self.host.home.as_ref().is_some_and(|home| home.starts_with(alias))
-                    };
+                    let own_home =
+                        |alias: &PathBuf| !self.host.home.as_ref().is_some_and(|home| is_within(home, alias));
                     places.extend(self.host.aliases(&path).into_iter().filter(own_home));
                 }
                 places.push(path);
@@ -115,10 +114,15 @@ impl View<'_> {
 
     fn hide_one(&mut self, path: &Path) {
         // Below what is seen as it is, only a mask on the path itself is possible.
-        let plain =
-            self.plain.keys().filter(|at| is_within(path, at) && *at != path).max_by_key(|at| depth(at));
-        let around =
-            |cover: &usize| is_within(path, &self.covers[*cover].root) && path != self.covers[*cover].root;
+        let plain = self
+            .plain
+            .keys()
+            .filter(|at| is_within(path, at) && !is_same(at, path))
+            .max_by_key(|at| depth(at));
+        let around = |cover: &usize| {
+            let root = &self.covers[*cover].root;
+            is_within(path, root) && !is_same(path, root)
+        };
         let cover =
             (0..self.covers.len()).filter(around).max_by_key(|&cover| depth(&self.covers[cover].root));
         let plain_wins = match (plain, cover) {
@@ -158,7 +162,7 @@ impl View<'_> {
             self.top_hidden.insert(path.to_owned());
             return;
         }
-        let parent = path.parent().unwrap_or(path);
+        let parent = split(path).map_or(path, |(parent, _)| parent);
         let is_socket = secrets::root_equivalent_places().any(|place| place == path);
         // Its daemon may make the directories above a socket as well; never a cover of all that is in `/var`.
         let existing = |at: &&Path| depth(at) > 2 && self.tree.node(at).is_some();
@@ -206,7 +210,7 @@ impl View<'_> {
     /// The command has to be able to stand in the workspace.
     pub(super) fn check_reachable(&self) -> Result<(), Error> {
         let workspace = &self.request.workspace;
-        match self.hidden.iter().find(|hidden| workspace.starts_with(&hidden.value)) {
+        match self.hidden.iter().find(|hidden| is_within(workspace, &hidden.value)) {
             Some(hidden) => Err(Error::WorkspaceHidden {
                 workspace: workspace.clone(),
                 hidden: hidden.value.clone(),

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::View;
 use crate::host::Node;
+use crate::paths::split;
 
 impl View<'_> {
     /// The names under which a hidden thing is to be found: its own, with the directories above it resolved,
     /// and where it is a symbolic link, also what it leads to.
     pub(super) fn places(&self, path: &Path, known: &mut HashMap<OsString, PathBuf>) -> Vec<PathBuf> {
-        let named = match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) => self.resolved(parent, known).join(name),
+        let named = match split(path) {
+            Some((parent, name)) => self.resolved(parent, known).join(name),
             // It ends in `..`.
             _ => self.resolved(path, known),
         };
@@ -45,7 +46,9 @@ impl View<'_> {
         if let Some(real) = known.get(dir.as_os_str()) {
             return real.clone();
         }
-        let real = match (dir.parent(), dir.file_name()) {
+        let real = match split(dir)
+            .map_or_else(|| (dir.parent(), None), |(parent, name)| (Some(parent), Some(name)))
+        {
             (Some(parent), Some(name)) => {
                 let at = self.resolved(parent, known).join(name);
                 match self.tree.node(&at) {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{View, depth, is_fresh};
+use super::{View, is_fresh};
 use crate::git::{Access, Checkout};
 use crate::mount::Kind;
 use crate::origin::Origin;
+use crate::paths::depth;
 use crate::plan::{Error, never_readable, never_writable};
 
 /// Worktrees elsewhere in the home, above which a common parent is bound instead of each of them.
