@@ -18,6 +18,11 @@ use crate::probe::{self, Listening};
 /// The time between two looks.
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
+/// How many are told of in one look, and how many descriptors of the turn are read for it: the turn must not keep its
+/// supervisor busy. What is not told of is told of at the next look; what was not found is taken for the host's.
+const MOST: usize = 32;
+const MOST_DESCRIPTORS: usize = 20_000;
+
 /// What a turn sees of the host as it is, and the sockets in there that have been judged.
 pub struct Appearing {
     /// Where something is mounted, topmost last, and whether it is the host's own directory under its own name.
@@ -49,13 +54,14 @@ impl Appearing {
         if visible.is_empty() {
             return Vec::new();
         }
+        let visible = &visible[..visible.len().min(MOST)];
         let wanted: HashSet<u64> = visible.iter().map(|socket| socket.inode).collect();
         let Some(own) = held_below(init, &wanted) else { return Vec::new() };
         // One whose process has ended meanwhile was nobody's to be found; its file may be the turn's.
         let still: HashSet<u64> = probe::listening().into_iter().map(|socket| socket.inode).collect();
         self.judged.extend(&wanted);
         let foreign = |socket: &Listening| !own.contains(&socket.inode) && still.contains(&socket.inode);
-        visible.into_iter().filter(foreign).map(|socket| socket.path).collect()
+        visible.iter().filter(|socket| foreign(socket)).map(|socket| socket.path.clone()).collect()
     }
 
     /// Whether the turn sees the host's own directory there. Not what has a mount of its own: it is masked, or listed.
@@ -85,10 +91,18 @@ fn held_below(init: i32, wanted: &HashSet<u64>) -> Option<HashSet<u64>> {
     };
     let mut left = children(init)?;
     let mut held = HashSet::new();
+    let mut budget = MOST_DESCRIPTORS;
     while let Some(pid) = left.pop() {
+        if budget == 0 || held.len() == wanted.len() {
+            break;
+        }
         // Processes come and go.
         left.extend(children(pid).unwrap_or_default());
         for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            if budget == 0 {
+                break;
+            }
+            budget -= 1;
             let Ok(target) = fs::read_link(descriptor.path()) else { continue };
             let inode = target.to_str().and_then(|text| text.strip_prefix("socket:[")?.strip_suffix(']'));
             held.extend(inode.and_then(|inode| inode.parse().ok()).filter(|inode| wanted.contains(inode)));

@@ -287,7 +287,9 @@ impl Running {
                             });
                         }
                     },
-                    Err(Errno::EINTR | Errno::EAGAIN) => {}
+                    // The engine has ended without taking the word to go on (unix(7)): what it said before is still to
+                    // be read, and is why.
+                    Err(Errno::EINTR | Errno::EAGAIN | Errno::ECONNRESET) => {}
                     Ok(None) | Err(_) => socket_open = false,
                 }
                 continue;

@@ -38,6 +38,8 @@ pub enum Alarm {
 /// The watch of one turn.
 pub struct Watch {
     inotify: Option<Inotify>,
+    /// Names are watched, or cannot be: the user's limit of watches is reached, say.
+    armed: bool,
     /// The names that matter in each watched directory.
     names: HashMap<WatchDescriptor, BTreeSet<std::ffi::OsString>>,
     /// The mount points, with what was bound there.
@@ -86,6 +88,7 @@ impl Watch {
         let masks: Vec<_> = masks.chain(sockets).collect();
         let mut watch = Self {
             inotify: None,
+            armed: false,
             names: HashMap::new(),
             pins: pins.into_iter().map(|path| (path.clone(), identity(&path))).collect(),
             absent,
@@ -135,7 +138,11 @@ impl Watch {
             }
         }
         self.say(found);
-        self.look_at_masks();
+        if self.armed && self.inotify.is_none() {
+            self.look_at(false);
+        } else {
+            self.look_at_masks();
+        }
         self.next_look = Some(Instant::now() + INTERVAL);
     }
 
@@ -145,7 +152,7 @@ impl Watch {
     }
 
     fn has_names(&self) -> bool {
-        self.inotify.is_some() || (self.pins.is_empty() && self.absent.is_empty() && self.masks.is_empty())
+        self.armed || (self.pins.is_empty() && self.absent.is_empty() && self.masks.is_empty())
     }
 
     /// Begins to watch names. Not at once: closing an inotify descriptor waits for the kernel's reaper, ten
@@ -157,6 +164,8 @@ impl Watch {
         if self.has_names() {
             return;
         }
+        self.armed = true;
+        // Without it what matters is looked at every now and then, along with the sockets.
         let Ok(inotify) = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) else { return };
         let mut by_parent: HashMap<&Path, BTreeSet<std::ffi::OsString>> = HashMap::new();
         let masks = self.masks.iter().map(|(path, _)| path);

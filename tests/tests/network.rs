@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use codeoid_tests::{
-    LISTED, Place, UNLISTED, Web, each_identity, is_alive, proxy_client, returning, wait_until,
+    LISTED, Place, Requires, UNLISTED, Web, each_identity, is_alive, proxy_client, returning, wait_until,
 };
 use nix::sys::signal::{Signal, kill};
 
@@ -127,6 +127,44 @@ fn a_half_closed_connection_carries_the_rest(place: &Place) {
     assert_eq!(outcome.expect_ok().out(), "200 True True\n0 True\nsent at once", "{outcome}");
 }
 
+fn bodies_of_any_size_are_carried(place: &Place) {
+    let program = "\
+import hashlib, http.client, http.server, socketserver, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_POST(self):
+        digest, length = hashlib.sha256(), self.headers['Content-Length']
+        if length: digest.update(self.rfile.read(int(length)))
+        else:
+            while size := int(self.rfile.readline(), 16): digest.update(self.rfile.read(size)); self.rfile.readline()
+            self.rfile.readline()
+        self.send_response(200); self.send_header('Transfer-Encoding', 'chunked'); self.end_headers()
+        text = digest.hexdigest().encode()
+        for _ in range(200000 // 64): self.wfile.write(b'40\\r\\n' + text + b'\\r\\n')
+        self.wfile.write(b'0\\r\\n\\r\\n')
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(('127.0.0.2', 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+";
+    let mut server = place.command("/usr/bin/python3");
+    let mut server = server.args(["-c", program]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().unwrap()), &mut port)
+        .unwrap();
+    let url = format!("http://127.0.0.2:{}/", port.trim());
+    let script = format!(
+        "head -c 30000000 /dev/urandom >body; sha256sum <body | cut -c1-64 >want; \
+         curl -sS -m 60 --data-binary @body {url} >one; curl -sS -m 60 -T - -X POST {url} <body >two; \
+         curl -sS -m 60 -p --data-binary @body {url} >three; \
+         for answer in one two three; do wc -c <$answer; fold -w 64 $answer | sort -u | diff - want && echo same; done"
+    );
+    let outcome = place.allowlist(&["127.0.0.2"]).sh(&script).run();
+    let _ = server.kill();
+    let _ = server.wait();
+    assert_eq!(outcome.expect_ok().out(), "200000\nsame\n200000\nsame\n200000\nsame", "{outcome}");
+}
+
 fn a_server_that_does_not_answer_is_told_apart(place: &Place) {
     let closed = Web::serving(LISTED, 0, "x").port() ^ 1;
     let program = proxy_client(&format!(
@@ -243,6 +281,25 @@ fn names_fail_fast_where_the_network_is_closed(place: &Place) {
     }
 }
 
+fn names_fail_fast_whoever_the_name_server_is(place: &Place) {
+    if !Requires::Root.met() {
+        return;
+    }
+    for servers in ["127.0.0.53", "127.0.0.1", "192.0.2.1\nnameserver 192.0.2.2", "2001:db8::53", "::1"] {
+        let text = format!("nameserver {servers}\noptions timeout:20 attempts:5\n");
+        let resolver = place.write("outside/resolv.conf", text);
+        let mounts = format!("mount --bind {} $(readlink -f /etc/resolv.conf)", resolver.display());
+        for mode in ["off", "allowlist"] {
+            let turn = place.turn(place.make("home/w")).options(["--network", mode]);
+            let started = Instant::now();
+            let turn = turn.sh("getent hosts example.org; getent ahosts example.org; true");
+            let outcome = place.finish_with_mounts(&mounts, &turn.to_command());
+            assert!(outcome.ok() && outcome.out().is_empty(), "{servers} {mode}: {outcome}");
+            assert!(started.elapsed() < Duration::from_secs(10), "{servers} {mode}: {:?}", started.elapsed());
+        }
+    }
+}
+
 fn explain_knows_destinations(place: &Place) {
     let explain = |to: &str| {
         let workspace = place.make("home/w").display().to_string();
@@ -312,6 +369,7 @@ each_identity! {
     there_is_no_way_but_the_proxy,
     ports_are_part_of_a_rule,
     a_half_closed_connection_carries_the_rest,
+    bodies_of_any_size_are_carried,
     a_server_that_does_not_answer_is_told_apart,
     the_proxy_ends_with_the_turn_and_with_the_shim,
     without_its_proxy_a_turn_has_no_network,
@@ -319,6 +377,7 @@ each_identity! {
     turns_of_one_session_have_their_own_lists,
     a_written_bundle_has_its_proxy,
     names_fail_fast_where_the_network_is_closed,
+    names_fail_fast_whoever_the_name_server_is,
     explain_knows_destinations,
     only_the_owner_adds_to_the_owners_list,
 }

@@ -492,6 +492,14 @@ fn hint(error: &Error) -> Option<String> {
                 .to_owned(),
         ),
         Errno::ENOSYS => Some("Linux 5.12 or later is needed (mount_setattr(2))".to_owned()),
+        Errno::EPERM | Errno::EACCES if matches!(error, Error::Namespaces(_) | Error::Map(_) | Error::Mounts(_)) => {
+            Some(
+                "something around this process forbids namespaces or mounts, as the default profiles of a container \
+                 do; there, `--security-opt seccomp=unconfined --security-opt apparmor=unconfined` allow them (and \
+                 for root `--cap-add SYS_ADMIN`); `codeoid-shim doctor` shows what is missing"
+                    .to_owned(),
+            )
+        }
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getppid};
+use nix::unistd::{Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, getppid};
 
 use crate::sys::{self, Context, process};
 
@@ -22,6 +22,8 @@ pub fn confine(keep: &[RawFd], supervisor: Pid) -> sys::Result<()> {
         .and_then(|()| dup2_stdout(&null))
         .and_then(|()| dup2_stderr(&null))
         .on("dup2", "null")?;
+    // The caller's directory is not ours to keep.
+    chdir("/").on("chdir", "/")?;
     let _ = prctl::set_name(c"codeoid-proxy");
     prctl::set_dumpable(false).on("prctl", "PR_SET_DUMPABLE")?;
     prctl::set_no_new_privs().on("prctl", "PR_SET_NO_NEW_PRIVS")?;
