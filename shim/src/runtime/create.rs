@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::cgroup::{self, Cgroup};
 use super::error::{Error, Result};
 use super::foreground::Console;
-use super::inside::Rest;
+use super::inside::{Dev, Rest};
 use super::log::{Cause, Trail};
 use super::normalise::{self, Normalised, Place};
 use super::payload::{self, Payload};
@@ -194,6 +194,10 @@ fn read(dir: &Path) -> Result<Bundle> {
     if !rootfs.is_dir() {
         return Err(Error::config("invalid rootfs", format!("{} is not a directory", rootfs.display())));
     }
+    // libcontainer makes links in it by its path outside.
+    if fs::symlink_metadata(rootfs.join("dev")).is_ok_and(|meta| !meta.is_dir()) {
+        return Err(Error::config("invalid rootfs", "its /dev is not a directory"));
+    }
     if rootfs == Path::new("/") {
         return Err(Error::config("invalid rootfs", "it is the host's root"));
     }
@@ -233,7 +237,11 @@ fn normalise_here(
         hierarchies: &hierarchies,
         aside: aside.as_ref(),
     };
-    match normalise::normalise(&bundle.config, place) {
+    let normalised = normalise::normalise(&bundle.config, place).and_then(|mut normalised| {
+        normalised.rest.dev.as_mut().map_or(Ok(()), Dev::open)?;
+        Ok(normalised)
+    });
+    match normalised {
         Ok(normalised) => {
             container.record.own_pids = normalised.own_pids;
             Ok(Here { normalised, aside })
