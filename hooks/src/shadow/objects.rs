@@ -233,7 +233,11 @@ struct Host {
 
 impl Host {
     fn new(store: &Store<'_>) -> Self {
-        Self { objects: store.git.objects(), kind: store.kind, handle: OnceCell::new() }
+        Self::of(store.git.objects(), store.kind)
+    }
+
+    const fn of(objects: PathBuf, kind: gix::hash::Kind) -> Self {
+        Self { objects, kind, handle: OnceCell::new() }
     }
 
     fn handle(&self) -> Option<&gix::odb::Handle> {

@@ -1,6 +1,8 @@
 //! Configuration that may come from a session: an allow-list of keys. git's configuration names programs in more places
 //! with every release, so nothing else of it ever comes.
 
+use std::collections::HashMap;
+
 use gix::bstr::{BStr, BString, ByteSlice as _};
 
 use super::Error;
@@ -25,10 +27,12 @@ pub(crate) fn wanted(now: &[u8], base: &[u8]) -> Vec<Setting> {
         return Vec::new();
     }
     let (Ok(now), Ok(base)) = (File::parse(now), File::parse(base)) else { return Vec::new() };
-    let last = |file: &File, name: &Name| {
-        let found = file.variables().iter().rev().find(|variable| variable.name == *name);
-        found.map(|variable| variable.value.clone().unwrap_or_default())
+    // The last of a name counts.
+    let values = |file: &File| -> HashMap<Name, Vec<u8>> {
+        let of = |variable: &Variable| (variable.name.clone(), variable.value.clone().unwrap_or_default());
+        file.variables().iter().map(of).collect()
     };
+    let (new_values, old_values) = (values(&now), values(&base));
     let mut seen = std::collections::HashSet::new();
     now.variables()
         .iter()
@@ -36,7 +40,7 @@ pub(crate) fn wanted(now: &[u8], base: &[u8]) -> Vec<Setting> {
         .map(|variable| &variable.name)
         .filter(|name| seen.insert((*name).clone()))
         .filter_map(|name| {
-            let (old, new) = (last(&base, name), last(&now, name));
+            let (old, new) = (old_values.get(name).cloned(), new_values.get(name).cloned());
             (old != new).then(|| Setting { name: name.clone(), old, new })
         })
         .collect()

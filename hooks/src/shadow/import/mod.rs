@@ -77,6 +77,8 @@ pub(crate) struct Import<'a> {
     /// Branches that belong to a unit that was not brought over.
     held: BTreeSet<BString>,
     refused: BTreeMap<ObjectId, String>,
+    /// Steps that were taken for single refs.
+    steps: u32,
 }
 
 /// Imports a shadow. The caller has its lock.
@@ -112,10 +114,20 @@ pub(crate) fn run(
         done: Imported::default(),
         held: BTreeSet::new(),
         refused: BTreeMap::new(),
+        steps: 0,
     };
     import.all(repository_lock)?;
     Ok(import.done)
 }
+
+/// How many names a sentence lists.
+const SHOWN: usize = 20;
+/// The most entries that one import brings to the stash.
+const STASHED: usize = 200;
+/// The most findings of one import.
+const FINDINGS: usize = 100;
+/// The most steps for single refs in one import, each of which may start git a few times.
+const STEPS: u32 = 2_000;
 
 /// How [`Base::created`] names an entry of the stash.
 fn own_stash(id: &str) -> String {
@@ -152,7 +164,11 @@ impl Import<'_> {
         let moved: Vec<BString> = self.moved(&ours);
         let new_stash: Vec<&stash::Entry> = {
             let known: BTreeSet<&str> = self.base.stash.iter().map(String::as_str).collect();
-            stashed.iter().filter(|entry| !known.contains(entry.id.to_string().as_str())).collect()
+            let mut seen = BTreeSet::new();
+            let is_new = |entry: &&stash::Entry| {
+                !known.contains(entry.id.to_string().as_str()) && seen.insert(entry.id)
+            };
+            stashed.iter().filter(is_new).take(STASHED).collect()
         };
         let dropped: Vec<String> = {
             let there: BTreeSet<String> = stashed.iter().map(|entry| entry.id.to_string()).collect();
@@ -362,12 +378,26 @@ impl Import<'_> {
             return;
         }
         self.base.reported.insert(key, state.to_owned());
-        self.done.findings.push(finding(kind, entry, path, detail));
+        match self.done.findings.len() {
+            ..FINDINGS => self.done.findings.push(finding(kind, entry, path, detail)),
+            FINDINGS => {
+                let detail = "there is more of this kind; what does not come stays with the session";
+                self.done.findings.push(finding(kind, None, self.host.path(), detail));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether one more step may be taken for a single ref. A turn can make a million refs that stand in the way of each
+    /// other; what is not looked at stays with the session.
+    pub(super) fn may_try(&mut self) -> bool {
+        self.steps += 1;
+        self.steps <= STEPS
     }
 
     /// Keeps a tip that cannot go where the session has it; returns the ref that was made for it.
     pub(super) fn keep(&mut self, name: &BStr, tip: ObjectId) -> Result<Option<String>, Error> {
-        if self.refused.contains_key(&tip) {
+        if self.refused.contains_key(&tip) || !self.may_try() {
             return Ok(None);
         }
         let rest = name.strip_prefix(b"refs/").unwrap_or(name).to_str_lossy().into_owned();
@@ -388,7 +418,10 @@ impl Import<'_> {
                 return Ok(Some(candidate));
             }
         }
-        self.done.warnings.push(format!("{tip} could not be kept on the host; the session's state has it"));
+        if self.done.warnings.len() < FINDINGS {
+            let why = format!("{tip} could not be kept on the host; the session's state has it");
+            self.done.warnings.push(why);
+        }
         Ok(None)
     }
 
@@ -398,9 +431,10 @@ impl Import<'_> {
         }
         for entry in new.iter().rev() {
             if let Some(why) = self.refused.get(&entry.id).cloned() {
-                self.done
-                    .warnings
-                    .push(printable(&format!("stash entry {} stays with the session: {why}", entry.id)));
+                if self.done.warnings.len() < FINDINGS {
+                    let what = format!("stash entry {} stays with the session: {why}", entry.id);
+                    self.done.warnings.push(printable(&what));
+                }
             } else if stash::store(self.git, &self.host, self.kind, entry)? {
                 self.base.stash.insert(0, entry.id.to_string());
                 self.base.created.insert(own_stash(&entry.id.to_string()));
@@ -446,7 +480,7 @@ impl Import<'_> {
         let mut kept = Vec::new();
         let parsed = crate::config::File::parse(config).unwrap_or_default();
         for setting in wanted {
-            if setting.is_importable(&remotes, ours, &parsed) {
+            if setting.is_importable(&remotes, ours, &parsed) && self.may_try() {
                 if setting.write(self.git, &self.host)? {
                     self.done.promoted.push(setting.name());
                 }
@@ -460,8 +494,9 @@ impl Import<'_> {
                 kept.sort();
                 kept.dedup();
                 self.done.warnings.push(printable(&format!(
-                    "configuration that the session changed stays with it: {}",
-                    kept.join(", ")
+                    "configuration that the session changed stays with it: {}{}",
+                    kept.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", "),
+                    if kept.len() > SHOWN { ", and more" } else { "" }
                 )));
             }
         }

@@ -239,11 +239,11 @@ impl Import<'_> {
             let values = format!(" {new} {}\n", old.unwrap_or(null));
             [b"option no-deref\nupdate ", name.as_slice(), values.as_bytes()].concat()
         };
-        let all: Vec<u8> = updates.iter().flat_map(|update| line(update)).collect();
-        let together = self.transact(&all);
-        for update in updates {
+        let lines: Vec<Vec<u8>> = updates.iter().map(|update| line(update)).collect();
+        let mut done = vec![false; lines.len()];
+        self.by_halves(&lines, &mut done);
+        for (update, mut moved) in updates.into_iter().zip(done) {
             let (name, new, old) = update;
-            let mut moved = together || self.transact(&line(update));
             if !moved {
                 // `feat` was deleted and `feat/x` made: the one has to go before the other can come.
                 let above = deletions.iter().find(|(above, _)| {
@@ -251,6 +251,7 @@ impl Import<'_> {
                         || above.starts_with(&[name.as_slice(), b"/"].concat())
                 });
                 if let Some((above, old)) = above
+                    && self.may_try()
                     && !self.held.contains(*above)
                     && self.remove_ref(above.as_bstr(), *old)
                 {
@@ -279,6 +280,21 @@ impl Import<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Commands for `git update-ref`: all at once, or by halves down to those that fail.
+    fn by_halves(&mut self, lines: &[Vec<u8>], done: &mut [bool]) {
+        if lines.is_empty() || !self.may_try() {
+            return;
+        }
+        if self.transact(&lines.concat()) {
+            done.fill(true);
+        } else if lines.len() > 1 {
+            let middle = lines.len() / 2;
+            let (first, second) = done.split_at_mut(middle);
+            self.by_halves(&lines[..middle], first);
+            self.by_halves(&lines[middle..], second);
+        }
     }
 
     /// Commands for `git update-ref`: all of them, or none.

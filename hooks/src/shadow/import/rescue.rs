@@ -48,6 +48,7 @@ pub(crate) fn rescue(
         done: Imported::default(),
         held: BTreeSet::new(),
         refused: BTreeMap::new(),
+        steps: 0,
     };
     import.rescue()?;
     Ok(import.done)

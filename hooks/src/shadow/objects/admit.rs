@@ -39,6 +39,10 @@ const TOLERATED: [&str; 10] = [
     "nulInCommit",
 ];
 
+/// How often git may refuse a set of tips until the rest counts as refused, too. Each search for the one that is to blame
+/// asks some twenty times, and a turn can name a million commits that are not there.
+const REFUSALS: u32 = 200;
+
 /// What became of a tip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -84,6 +88,10 @@ impl Store<'_> {
     pub fn admit(&self, tips: &[ObjectId]) -> Result<Admitted, Error> {
         let mut done = Admitted::default();
         let host = Host::new(self);
+        let beside: Vec<Host> = std::iter::once(&self.quarantine)
+            .chain(&self.borrowed)
+            .map(|objects| Host::of(objects.clone(), self.kind))
+            .collect();
         let mut wanted = Vec::new();
         for tip in tips.iter().copied().collect::<BTreeSet<_>>() {
             if tip.kind() != self.kind || tip.is_null() {
@@ -91,6 +99,9 @@ impl Store<'_> {
             } else if self.negatives.is_none() && host.has_blob(&tip) {
                 freshen(&self.git.objects(), &tip);
                 done.tips.insert(tip, Verdict::Connected);
+            } else if !self.promisor && !host.has(&tip) && !beside.iter().any(|other| other.has(&tip)) {
+                // Said without git: there may be a million of them.
+                done.tips.insert(tip, Verdict::Refused(format!("object {tip} is not there, or not what it says")));
             } else {
                 wanted.push(tip);
             }
@@ -99,7 +110,7 @@ impl Store<'_> {
             self.learn_check()?;
             self.promised(&host, &mut done)?;
         }
-        self.batch(&wanted, &mut done)?;
+        self.batch(&wanted, &mut done, &mut 0)?;
         Ok(done)
     }
 
@@ -126,19 +137,25 @@ impl Store<'_> {
     }
 
     /// All at once, or by halves down to the one that is to blame.
-    fn batch(&self, tips: &[ObjectId], done: &mut Admitted) -> Result<(), Error> {
+    fn batch(&self, tips: &[ObjectId], done: &mut Admitted, refusals: &mut u32) -> Result<(), Error> {
         if tips.is_empty() {
+            return Ok(());
+        }
+        if *refusals >= REFUSALS {
+            let why = "too many others are refused, so it was not looked at".to_owned();
+            done.tips.extend(tips.iter().map(|tip| (*tip, Verdict::Refused(why.clone()))));
             return Ok(());
         }
         match self.bring(tips, done)? {
             Ok(()) => done.tips.extend(tips.iter().map(|tip| (*tip, Verdict::Connected))),
             Err(why) => {
+                *refusals += 1;
                 if let [tip] = tips {
                     done.tips.insert(*tip, Verdict::Refused(why));
                 } else {
                     let (first, second) = tips.split_at(tips.len() / 2);
-                    self.batch(first, done)?;
-                    self.batch(second, done)?;
+                    self.batch(first, done, refusals)?;
+                    self.batch(second, done, refusals)?;
                 }
             }
         }
