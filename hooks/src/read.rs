@@ -91,6 +91,19 @@ impl Error {
         Self::Os(OsError::new(call, path, errno))
     }
 
+    /// What could not be read.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Os(error) => &error.path,
+            Self::NotDirectory { path, .. }
+            | Self::NotRegular { path, .. }
+            | Self::TooBig { path, .. }
+            | Self::TooMany { path }
+            | Self::NotPlain { path } => path,
+        }
+    }
+
     /// The kernel's answer, where it was the kernel who refused.
     #[must_use]
     pub const fn errno(&self) -> Option<Errno> {

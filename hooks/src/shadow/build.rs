@@ -38,9 +38,6 @@ const TRIES: u32 = 200;
 
 /// Builds the shadow, or refreshes it. Returns what is to be said of it.
 pub(crate) fn refresh(place: &Place, repository: &Repository, git: &Git) -> Result<Vec<String>, Error> {
-    let host = Dir::open(&repository.common_dir)?;
-    let kind = super::hash_kind(&host)?;
-    let mut warnings = Vec::new();
     let root = Dir::open(place.root())?;
     write::directory(&root, "base".as_ref())?;
     let known = match Base::load(place) {
@@ -48,25 +45,39 @@ pub(crate) fn refresh(place: &Place, repository: &Repository, git: &Git) -> Resu
         other => other?,
     };
     let whole = match root.child("git".as_ref()) {
-        Ok(Some(shadow)) => super::is_whole(&shadow)?,
+        Ok(Some(shadow)) => super::is_whole(&shadow).unwrap_or(false),
         _ => false,
     };
-    let mut base = match known {
-        Some(base) if whole => base,
-        known => {
-            if known.is_some() {
-                warnings.push(
-                    "the session destroyed its view of the repository's git dir; it was made anew from the host's"
-                        .to_owned(),
-                );
-            }
-            set_aside(&root)?;
-            Base::new()
+    if let Some(base) = known.clone().filter(|_| whole) {
+        match attempt(place, repository, git, &root, base) {
+            // What a turn has put there must not keep the next one from its work.
+            Err(error) if error.is_below(&place.git()) => {}
+            other => return other,
         }
-    };
-    let shadow = write::directory(&root, "git".as_ref())?;
+    }
+    set_aside(&root)?;
+    let base = Base::new();
+    let mut warnings = attempt(place, repository, git, &root, base)?;
+    if known.is_some() {
+        warnings.push(
+            "the session destroyed its view of the repository's git dir; it was made anew from the host's".to_owned(),
+        );
+    }
+    Ok(warnings)
+}
+
+fn attempt(
+    place: &Place,
+    repository: &Repository,
+    git: &Git,
+    root: &Dir,
+    base: Base,
+) -> Result<Vec<String>, Error> {
+    let host = Dir::open(&repository.common_dir)?;
+    let kind = super::hash_kind(&host)?;
+    let shadow = write::directory(root, "git".as_ref())?;
     sweep(&shadow, repository)?;
-    let mut build = Build { place, repository, git, host, shadow, kind, base, warnings };
+    let mut build = Build { place, repository, git, host, shadow, kind, base, warnings: Vec::new() };
     build.small_files()?;
     build.configuration()?;
     build.objects()?;
@@ -74,17 +85,23 @@ pub(crate) fn refresh(place: &Place, repository: &Repository, git: &Git) -> Resu
     build.refs(&held)?;
     build.entries()?;
     build.stash()?;
-    base = build.base;
-    base.store(place)?;
+    build.base.store(place)?;
     Ok(build.warnings)
 }
 
-/// What the session left of a shadow that cannot be used any more is kept once, for a person.
+/// What the session left of a shadow that cannot be used any more is kept for a person, until the session is closed.
 fn set_aside(root: &Dir) -> Result<(), Error> {
-    if root.lstat("git")?.is_some() {
-        write::rename(root, "git".as_ref(), "damaged".as_ref())?;
+    if root.lstat("git")?.is_none() {
+        return Ok(());
     }
-    Ok(())
+    let mut name = "damaged".to_owned();
+    for number in 1..100 {
+        if root.lstat(&name)?.is_none() {
+            break;
+        }
+        name = format!("damaged-{number}");
+    }
+    Ok(write::rename(root, "git".as_ref(), name.as_ref())?)
 }
 
 /// Removes lock files that killed processes of earlier turns left in the shadow; nobody else writes it.

@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(2);
 /// The most directories that are watched.
 const MOST: usize = 4096;
+/// The deepest directory that is watched.
+const DEEPEST: usize = 64;
 
 /// Imports whenever the shadow has changed, until `until` can be read or is closed. What goes wrong is left to the
 /// import at the turn's end, which says it.
@@ -102,13 +104,18 @@ impl Watch {
     fn cover(&mut self, record: &Record) {
         let Ok(shadow) = Dir::open(&record.place.git()) else { return };
         self.add(shadow.path());
-        let mut waiting = vec![shadow.path().join("refs")];
-        while let Some(path) = waiting.pop() {
+        let mut waiting = vec![(shadow.path().join("refs"), 0)];
+        // A turn can make directories without end; beyond these the shadow is looked at from time to time.
+        while let Some((path, depth)) = waiting.pop() {
+            if self.blind || depth > DEEPEST {
+                self.blind = true;
+                break;
+            }
             let Ok(dir) = Dir::open(&path) else { continue };
             self.add(&path);
             let _ = dir.visit(|name, kind, _| {
-                if kind == Kind::Directory {
-                    waiting.push(path.join(OsStr::from_bytes(name.to_bytes())));
+                if kind == Kind::Directory && waiting.len() < MOST {
+                    waiting.push((path.join(OsStr::from_bytes(name.to_bytes())), depth + 1));
                 }
             });
         }

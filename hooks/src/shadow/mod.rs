@@ -110,6 +110,25 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether it is about something below this directory: a shadow that a turn made unreadable.
+    pub(crate) fn is_below(&self, directory: &std::path::Path) -> bool {
+        let path = match self {
+            Self::Read(error) | Self::Write(write::Error::Read(error)) => error.path(),
+            Self::Os(error) | Self::Write(write::Error::Os(error)) => &error.path,
+            Self::File(error) | Self::Write(write::Error::Write(error)) => &error.path,
+            Self::Tree(error) | Self::Write(write::Error::Tree(error)) => match error {
+                crate::tree::Error::Read(error) => error.path(),
+                crate::tree::Error::Os(error) => &error.path,
+                crate::tree::Error::Write(error) => &error.path,
+                crate::tree::Error::Filling { path } | crate::tree::Error::TooLarge { path } => path,
+            },
+            _ => return false,
+        };
+        path.starts_with(directory)
+    }
+}
+
 /// The repository's object format (`extensions.objectFormat`).
 pub(crate) fn hash_kind(common: &Dir) -> Result<gix::hash::Kind, Error> {
     let bytes =

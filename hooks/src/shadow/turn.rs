@@ -163,8 +163,27 @@ pub fn close(session: &Path, state: &StateDir) -> Result<Imported, Error> {
             continue;
         }
         let mut imported = finish(&record, state, None)?;
-        let _lock = record.place.lock()?;
+        let lock = record.place.lock()?;
         let rescued = import::rescue(&record.place, &record.repository, &record.git()?, &record.name())?;
+        let damaged = read::lstat(&directory.join("damaged"))?.is_some();
+        if imported.left || rescued.left || damaged {
+            // It is somebody's work, and who closes a session does not mean to throw it away.
+            let kept = state.path().join("kept");
+            let name = format!("{}-{}-{}", record.name(), item.name.to_string_lossy(), std::process::id());
+            let target = kept.join(name);
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&kept)
+                .and_then(|()| std::fs::rename(&directory, &target))
+                .map_err(|source| WriteError::new(&target, source))?;
+            imported.warnings.push(format!(
+                "something of the session's view of {} could not be brought to it; the view is kept in {}",
+                record.repository.common_dir.display(),
+                target.display()
+            ));
+        }
+        drop(lock);
         imported.promoted.extend(rescued.promoted);
         imported.warnings.extend(rescued.warnings);
         all.promoted.extend(imported.promoted);

@@ -19,6 +19,7 @@ use codeoid_spec::report::{Action, Finding};
 use gix::ObjectId;
 use gix::bstr::{BStr, BString, ByteSlice as _};
 use gix::object;
+use nix::errno::Errno;
 
 pub(crate) use rescue::rescue;
 use snapshot::Snapshot;
@@ -52,6 +53,8 @@ pub enum When {
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Imported {
+    /// Whether the session has something that the host has not.
+    pub(crate) left: bool,
     /// Refs and entries that came to the host, each in a few words.
     pub promoted: Vec<String>,
     /// What could not come, and why.
@@ -94,9 +97,11 @@ pub(crate) fn run(
     let host = Dir::open(&repository.common_dir)?;
     let kind = super::hash_kind(&host)?;
     let shadow = match Dir::open(&place.git()) {
-        Ok(shadow) if super::is_whole(&shadow)? => shadow,
+        Ok(shadow) if super::is_whole(&shadow).unwrap_or(false) => shadow,
         Ok(_) | Err(read::Error::NotDirectory { .. }) => return Ok(destroyed(repository)),
-        Err(error) if error.errno() == Some(nix::errno::Errno::ENOENT) => return Ok(destroyed(repository)),
+        Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EACCES)) => {
+            return Ok(destroyed(repository));
+        }
         Err(error) => return Err(error.into()),
     };
     let base_refs = Refs::from_text(&base.refs.0);
@@ -116,8 +121,13 @@ pub(crate) fn run(
         refused: BTreeMap::new(),
         steps: 0,
     };
-    import.all(repository_lock)?;
-    Ok(import.done)
+    match import.all(repository_lock) {
+        Ok(()) => Ok(import.done),
+        // Whatever a turn has put there (a `packed-refs` beyond all measure, a directory that nobody may read), it
+        // must not keep the host from going on.
+        Err(error) if error.is_below(&place.git()) => Ok(destroyed(repository)),
+        Err(error) => Err(error),
+    }
 }
 
 /// How many names a sentence lists.
@@ -125,7 +135,7 @@ const SHOWN: usize = 20;
 /// The most entries that one import brings to the stash.
 const STASHED: usize = 200;
 /// The most findings of one import.
-const FINDINGS: usize = 100;
+const FINDINGS: usize = 20;
 /// The most steps for single refs in one import, each of which may start git a few times.
 const STEPS: u32 = 2_000;
 
@@ -138,6 +148,7 @@ fn destroyed(repository: &Repository) -> Imported {
     let detail = "the session destroyed its view of the git dir; the host's was never touched, and what was not \
                   brought over before is kept in the session's state";
     Imported {
+        left: true,
         findings: vec![finding("shadow-destroyed", None, &repository.common_dir, detail)],
         ..Imported::default()
     }

@@ -30,7 +30,7 @@ pub(crate) fn rescue(
     let host = Dir::open(&repository.common_dir)?;
     let kind = crate::shadow::hash_kind(&host)?;
     let shadow = match Dir::open(&place.git()) {
-        Ok(shadow) if crate::shadow::is_whole(&shadow)? => shadow,
+        Ok(shadow) if crate::shadow::is_whole(&shadow).unwrap_or(false) => shadow,
         _ => return Ok(super::destroyed(repository)),
     };
     let base_refs = Refs::from_text(&base.refs.0);
@@ -50,8 +50,11 @@ pub(crate) fn rescue(
         refused: BTreeMap::new(),
         steps: 0,
     };
-    import.rescue()?;
-    Ok(import.done)
+    match import.rescue() {
+        Ok(()) => Ok(import.done),
+        Err(error) if error.is_below(&place.git()) => Ok(super::destroyed(repository)),
+        Err(error) => Err(error),
+    }
 }
 
 impl Import<'_> {
@@ -64,8 +67,9 @@ impl Import<'_> {
             .collect();
         left.extend(self.detached()?);
         let known: BTreeSet<&str> = self.base.stash.iter().map(String::as_str).collect();
+        let mut seen = BTreeSet::new();
         for (number, entry) in stash::read(&self.shadow, self.kind)?.iter().enumerate() {
-            if !known.contains(entry.id.to_string().as_str()) {
+            if !known.contains(entry.id.to_string().as_str()) && seen.insert(entry.id) {
                 left.push((format!("refs/stash/{number}").into(), entry.id));
             }
         }
@@ -84,8 +88,8 @@ impl Import<'_> {
         let here = host.map.values().filter_map(Target::object);
         let lost = self.unreached(left.iter().map(|(_, id)| *id), here);
         for (name, tip) in left {
-            let is_detached = name.starts_with(DETACHED.as_bytes());
-            if is_detached && lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
+            let is_branch = name.starts_with(b"refs/heads/");
+            if !is_branch && lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
                 continue;
             }
             match self.keep(name.as_bstr(), tip)? {
@@ -93,7 +97,7 @@ impl Import<'_> {
                     "{} of the session is not on the host; it is kept as {kept}",
                     name.to_str_lossy()
                 ))),
-                None => self.done.warnings.push(printable(&format!("{tip} could not be kept"))),
+                None => self.done.left = true,
             }
         }
         store.release()?;
