@@ -191,7 +191,7 @@ fn walk(
     dir.visit(|item, kind, _| items.push((item.to_owned(), kind)))?;
     for (item, what) in items {
         let item = item.to_bytes();
-        if item.ends_with(b".lock") || item.ends_with(write::DRAFT.as_bytes()) || refs.map.len() > MOST {
+        if item.ends_with(b".lock") || refs.map.len() + refs.broken.len() > MOST {
             continue;
         }
         let length = name.len();

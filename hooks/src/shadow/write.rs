@@ -14,8 +14,9 @@ use crate::os::{OsError, WriteError};
 use crate::read::{self, Dir, Kind};
 use crate::tree;
 
-/// What a file is called until it is whole. One that a kill left behind is replaced, or swept away by recovery.
-pub(crate) const DRAFT: &str = ".codeoid";
+/// What a file is called until it is whole. One that a kill left behind is replaced, or swept away by recovery. No ref has
+/// a name with such an end (git-check-ref-format(1)), so that none among the refs is ever taken for a branch.
+pub(crate) const DRAFT: &str = ".codeoid.lock";
 
 /// The deepest directory that is copied.
 const DEPTH: usize = 32;

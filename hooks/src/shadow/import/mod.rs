@@ -137,7 +137,7 @@ const STASHED: usize = 200;
 /// The most findings of one import.
 const FINDINGS: usize = 20;
 /// The most steps for single refs in one import, each of which may start git a few times.
-const STEPS: u32 = 2_000;
+const STEPS: u32 = 500;
 
 /// How [`Base::created`] names an entry of the stash.
 fn own_stash(id: &str) -> String {

@@ -16,6 +16,8 @@ use crate::shadow::refs::{self, Refs, Target};
 use crate::shadow::{Error, entries, stash, unit};
 use crate::text::printable;
 
+/// As many branches are kept for their names' sake alone.
+const FEW: usize = 100;
 /// How commits are named that no ref of the session names.
 const DETACHED: &str = "refs/detached/";
 
@@ -87,9 +89,11 @@ impl Import<'_> {
         let host = refs::read(&self.host, self.kind)?;
         let here = host.map.values().filter_map(Target::object);
         let lost = self.unreached(left.iter().map(|(_, id)| *id), here);
+        let few = left.len() <= FEW;
         for (name, tip) in left {
-            let is_branch = name.starts_with(b"refs/heads/");
-            if !is_branch && lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
+            // A branch at a commit that is there is worth its name, as long as there are few.
+            let is_worth = name.starts_with(b"refs/heads/") && few;
+            if !is_worth && lost.as_ref().is_some_and(|lost| !lost.contains(&tip)) {
                 continue;
             }
             match self.keep(name.as_bstr(), tip)? {
