@@ -127,6 +127,14 @@ fn copy_head(build: &mut Build<'_>, worktrees: &Dir, id: &str) -> Result<(), Err
     Ok(())
 }
 
+/// Whether git itself could have given an entry this name (`sanitize_refname_component()` in its refs.c): it is a part
+/// of the name of a ref, `worktrees/<id>/HEAD`, and git on the host looks after no commit by any other.
+pub(crate) fn is_plain(id: &str) -> bool {
+    let name = format!("refs/heads/{id}");
+    // Room for a number behind it.
+    id.len() <= 200 && !id.starts_with('-') && gix::validate::reference::name(name.as_str().into()).is_ok()
+}
+
 /// Where the worktree of an entry that a session has made is: its `gitdir` names a `.git` in one of the session's
 /// folders, in a directory that is there. `None`: it is none that may come to the host.
 pub(crate) fn worktree(
@@ -162,4 +170,20 @@ pub(crate) fn named(
     let Ok(Some(pointer)) = dir.read(".git".as_ref(), POINTER_LIMIT) else { return Ok(None) };
     let back = entry::gitfile_path(&pointer.bytes).map(|path| entry::normal(&real.join(path)));
     Ok((back.as_deref() == Some(&common_dir.join("worktrees").join(id))).then_some(real))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain;
+
+    #[test]
+    fn only_names_that_git_gives_are_plain() {
+        for id in ["w", "é", "a.b", "@", "HEAD", "main1"] {
+            assert!(is_plain(id), "{id}");
+        }
+        let long = "n".repeat(201);
+        for id in ["a b", "x.lock", "-x", "a\nb", ".hidden", "a..b", "a~b", "@{x}", "a\\b", "\x1b[31m", &long] {
+            assert!(!is_plain(id), "{id}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What the shadow has, checkout by checkout, each as it was at one moment.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use codeoid_spec::git::Checkout;
@@ -52,7 +53,28 @@ impl Import<'_> {
             Checkout::Linked { entry, .. } => Some(entry.as_str()),
             _ => None,
         };
-        for item in worktrees.list()? {
+        let items = worktrees.list()?;
+        // Each worktree has one entry: the one that its `.git` names. A second one would have the host's `git gc` take
+        // one of them for a duplicate, and delete it.
+        let mut claimed = BTreeMap::new();
+        for item in &items {
+            if let (Some(id), Ok(Some(dir))) = (item.name.to_str(), worktrees.child(&item.name))
+                && let Some(worktree) =
+                    entries::named(&dir, &self.repository.common_dir, id, &self.repository.session_folders)?
+            {
+                claimed.insert(worktree, id.to_owned());
+            }
+        }
+        for (id, gitdir) in &self.base.own {
+            let entry = self.host.path().join("worktrees").join(id);
+            let worktree = entry::gitdir_target(&entry, &gitdir.0).and_then(|file| Some(file.parent()?.to_owned()));
+            if let Some(worktree) = worktree
+                && self.shadow.lstat(Path::new("worktrees").join(id).as_os_str())?.is_some()
+            {
+                claimed.insert(worktree, id.clone());
+            }
+        }
+        for item in items {
             let Some(id) = item.name.to_str() else { continue };
             if item.kind == read::Kind::Symlink {
                 // The old name of an entry that got another one: see `reserve`.
@@ -78,6 +100,7 @@ impl Import<'_> {
             if named.is_none()
                 && self.when == When::Ended
                 && let Some(worktree) = entries::worktree(&dir, &self.repository.common_dir, id, folders)?
+                && claimed.get(&worktree).is_none_or(|owner| owner == id)
             {
                 self.put_back_pointer(id, &worktree)?;
                 named = entries::named(&dir, &self.repository.common_dir, id, folders)?;
@@ -94,6 +117,7 @@ impl Import<'_> {
                         snapshot.map(|snapshot| Snapshot { moved: moved.then_some(pointer), ..snapshot }),
                     );
                 }
+                (Some(worktree), false) if claimed.get(&worktree).is_some_and(|owner| owner != id) => {}
                 (Some(worktree), false) => list.extend(self.snapshot(id, relative, Some(worktree))?),
                 // Its folder is gone, or it was moved out of the session's.
                 (None, _) => {}

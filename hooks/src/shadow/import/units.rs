@@ -18,7 +18,7 @@ use crate::shadow::base::{MAIN, UnitBase};
 use crate::shadow::index::{self, Entries, Flags};
 use crate::shadow::refs::{self, Refs, Target};
 use crate::shadow::transaction::{self, LockedRef};
-use crate::shadow::{Error, unit, write};
+use crate::shadow::{Error, entries, unit, write};
 use crate::text::printable;
 use crate::tree;
 
@@ -187,10 +187,17 @@ impl Import<'_> {
         worktree: &Path,
     ) -> Result<Option<(Dir, String)>, Error> {
         let worktrees = write::directory(&self.host, "worktrees".as_ref())?;
-        let mut id = snapshot.name.clone();
+        let stem = if entries::is_plain(&snapshot.name) {
+            snapshot.name.clone()
+        } else {
+            codeoid_spec::id::slug(&snapshot.name)
+        };
+        let mut id = stem.clone();
         for number in 0..1000 {
             if number > 0 {
-                id = format!("{}{number}", snapshot.name);
+                id = format!("{stem}{number}");
+            }
+            if id != snapshot.name {
                 if self.shadow.lstat(Path::new("worktrees").join(&id).as_os_str())?.is_some() {
                     continue;
                 }
