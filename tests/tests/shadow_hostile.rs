@@ -46,7 +46,10 @@ fn a_branch_of_somebody_else_is_not_lost_by_what_happens_to_its_name(place: &Pla
         let outcome = turn(place, &repo, script);
         assert_named(place, &repo, &id, &outcome);
     }
-    assert_eq!(place.git(&repo.workspace, &["rev-parse", "covered/x"]), place.git(&repo.workspace, &["rev-parse", "main"]));
+    assert_eq!(
+        place.git(&repo.workspace, &["rev-parse", "covered/x"]),
+        place.git(&repo.workspace, &["rev-parse", "main"])
+    );
 
     // A branch that the session made is its own, until somebody else works on it.
     turn(place, &repo, "git branch ours main");
@@ -57,9 +60,17 @@ fn a_branch_of_somebody_else_is_not_lost_by_what_happens_to_its_name(place: &Pla
     let outcome = turn(place, &repo, "git branch -q -D ours");
     assert_named(place, &repo, &id, &outcome);
     let before = place.git(&repo.workspace, &["for-each-ref", "refs/codeoid"]);
-    turn(place, &repo, "git branch own main; git checkout -q own; git commit -q --allow-empty -m x; git checkout -q main");
+    turn(
+        place,
+        &repo,
+        "git branch own main; git checkout -q own; git commit -q --allow-empty -m x; git checkout -q main",
+    );
     turn(place, &repo, "git branch -q -D own");
-    assert_eq!(place.git(&repo.workspace, &["for-each-ref", "refs/codeoid"]), before, "its own rubbish is not kept");
+    assert_eq!(
+        place.git(&repo.workspace, &["for-each-ref", "refs/codeoid"]),
+        before,
+        "its own rubbish is not kept"
+    );
     repo.assert_sound(place);
 }
 
@@ -71,10 +82,14 @@ fn a_stash_of_somebody_else_outlives_its_drop(place: &Place) {
     }
     let ids = place.git(&repo.workspace, &["stash", "list", "--format=%H"]);
     let (two, one) = ids.split_once('\n').unwrap();
-    let outcome = turn(place, &repo, "git stash drop -q stash@{1}; echo mine >README.md; git stash push -q -m mine");
+    let outcome =
+        turn(place, &repo, "git stash drop -q stash@{1}; echo mine >README.md; git stash push -q -m mine");
     assert_named(place, &repo, one, &outcome);
     let list = place.git(&repo.workspace, &["stash", "list", "--format=%gs %H"]);
-    assert!(list.starts_with("On main: mine ") && list.ends_with(two) && !list.contains(one), "{list}\n{outcome}");
+    assert!(
+        list.starts_with("On main: mine ") && list.ends_with(two) && !list.contains(one),
+        "{list}\n{outcome}"
+    );
     let outcome = turn(place, &repo, "git stash clear");
     assert_named(place, &repo, two, &outcome);
     assert_eq!(place.git(&repo.workspace, &["stash", "list"]), "");
@@ -87,7 +102,8 @@ fn a_detached_head_of_somebody_else_is_kept(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     turn(place, &repo, "git worktree add -q --detach $CODEOID_WORKTREE_DIR/w main");
     let list = place.git(&repo.workspace, &["worktree", "list", "--porcelain"]);
-    let worktree = list.lines().filter_map(|line| line.strip_prefix("worktree ")).find(|path| path.ends_with("/w"));
+    let worktree =
+        list.lines().filter_map(|line| line.strip_prefix("worktree ")).find(|path| path.ends_with("/w"));
     let worktree = std::path::Path::new(worktree.unwrap()).to_owned();
     place.git(&worktree, &["commit", "-q", "--allow-empty", "-m", "human"]);
     let id = place.git(&worktree, &["rev-parse", "HEAD"]);
@@ -132,7 +148,12 @@ fn endures(place: &Place, attack: &str) {
     let outcome = turn(place, &repo, attack);
     let took = started.elapsed();
     assert!(took < Duration::from_secs(30), "{took:?}: {outcome}");
-    let next = turn(place, &repo, "git commit -q --allow-empty -m next && git rev-parse HEAD");
+    // A directory without permissions is in the way of the session's own git, which has no capability, and of nobody else.
+    let next = turn(
+        place,
+        &repo,
+        "chmod -R u+rwX .git 2>/dev/null; git commit -q --allow-empty -m next && git rev-parse HEAD",
+    );
     assert_eq!(place.git(&repo.workspace, &["log", "-1", "--format=%s"]), "next", "{outcome}{next}");
     close(place);
     let locks = place.sh(&repo.common, "find . -name '*.lock' -o -name gc.pid");
@@ -165,7 +186,10 @@ fn stash_entries_that_are_none(place: &Place) {
 }
 
 fn a_configuration_of_a_hundred_thousand_lines(place: &Place) {
-    endures(place, "{ echo '[a]'; i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); echo \"a$i=\"; done; } >>.git/config");
+    endures(
+        place,
+        "{ echo '[a]'; i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); echo \"a$i=\"; done; } >>.git/config",
+    );
 }
 
 fn packed_refs_beyond_all_measure(place: &Place) {
@@ -181,7 +205,10 @@ fn a_git_dir_that_nobody_may_write(place: &Place) {
 }
 
 fn directories_without_end(place: &Place) {
-    endures(place, "cd .git/refs/heads; i=0; while [ $i -lt 1500 ]; do i=$((i + 1)); mkdir d && cd -P d; done");
+    endures(
+        place,
+        "cd .git/refs/heads; i=0; while [ $i -lt 1500 ]; do i=$((i + 1)); mkdir d && cd -P d; done",
+    );
 }
 
 fn other_kinds_of_files(place: &Place) {
@@ -209,12 +236,19 @@ fn entries_by_names_that_are_none(place: &Place) {
          done",
     );
     let ids = place.sh(&repo.common, "ls worktrees");
-    assert!(ids.out().lines().all(|id| id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')), "{ids}");
+    assert!(
+        ids.out()
+            .lines()
+            .all(|id| id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))),
+        "{ids}"
+    );
     assert_eq!(ids.out().lines().count(), 7, "{ids}{outcome}");
     let fsck = place.sh(&repo.common, "git fsck 2>&1");
     assert!(fsck.ok() && !fsck.out().contains("error"), "{fsck}");
     let list = place.git(&repo.workspace, &["worktree", "list", "--porcelain"]);
-    for worktree in list.lines().filter_map(|line| line.strip_prefix("worktree ")).filter(|path| path.contains("s1-")) {
+    for worktree in
+        list.lines().filter_map(|line| line.strip_prefix("worktree ")).filter(|path| path.contains("s1-"))
+    {
         assert_eq!(place.git(std::path::Path::new(worktree), &["status", "--porcelain"]), "", "{worktree}");
     }
     repo.assert_sound(place);
@@ -223,7 +257,11 @@ fn entries_by_names_that_are_none(place: &Place) {
 /// A second entry for a worktree would have the host's `gc` delete one of the two.
 fn two_entries_for_one_worktree(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    turn(place, &repo, "git worktree add -q --detach $CODEOID_WORKTREE_DIR/w; cd $CODEOID_WORKTREE_DIR/w; git commit -q --allow-empty -m w");
+    turn(
+        place,
+        &repo,
+        "git worktree add -q --detach $CODEOID_WORKTREE_DIR/w; cd $CODEOID_WORKTREE_DIR/w; git commit -q --allow-empty -m w",
+    );
     let id = place.sh(&repo.common, "cat worktrees/w/HEAD").out();
     let outcome = turn(
         place,

@@ -60,7 +60,8 @@ pub(crate) fn refresh(place: &Place, repository: &Repository, git: &Git) -> Resu
     let mut warnings = attempt(place, repository, git, &root, base)?;
     if known.is_some() {
         warnings.push(
-            "the session destroyed its view of the repository's git dir; it was made anew from the host's".to_owned(),
+            "the session destroyed its view of the repository's git dir; it was made anew from the host's"
+                .to_owned(),
         );
     }
     Ok(warnings)

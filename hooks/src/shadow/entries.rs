@@ -182,7 +182,8 @@ mod tests {
             assert!(is_plain(id), "{id}");
         }
         let long = "n".repeat(201);
-        for id in ["a b", "x.lock", "-x", "a\nb", ".hidden", "a..b", "a~b", "@{x}", "a\\b", "\x1b[31m", &long] {
+        for id in ["a b", "x.lock", "-x", "a\nb", ".hidden", "a..b", "a~b", "@{x}", "a\\b", "\x1b[31m", &long]
+        {
             assert!(!is_plain(id), "{id}");
         }
     }

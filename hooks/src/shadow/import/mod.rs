@@ -236,15 +236,17 @@ impl Import<'_> {
             self.follow_move(snapshot)?;
         }
         let mut used = self.used()?;
+        if !removed.is_empty() {
+            let replaced: Vec<&Path> =
+                touched.iter().filter_map(|snapshot| snapshot.new.as_deref()).collect();
+            for id in removed {
+                self.remove_entry(&id, &replaced)?;
+            }
+            // The branches that they held may be used now.
+            used = self.used()?;
+        }
         for snapshot in &touched {
             self.unit(snapshot, &ours, &host_refs, &mut used)?;
-        }
-        if !removed.is_empty() {
-            for id in removed {
-                self.remove_entry(&id)?;
-            }
-            // The branches that they held may go now.
-            used = self.used()?;
         }
         self.refs(&moved, &ours, &used)?;
         self.stash(&new_stash, &dropped)?;

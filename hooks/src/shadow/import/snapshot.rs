@@ -66,12 +66,15 @@ impl Import<'_> {
             }
         }
         for (id, gitdir) in &self.base.own {
+            // One that the session removed makes room at the turn's end.
+            let stays = self.when == When::Live
+                || self.shadow.lstat(Path::new("worktrees").join(id).as_os_str())?.is_some();
             let entry = self.host.path().join("worktrees").join(id);
-            let worktree = entry::gitdir_target(&entry, &gitdir.0).and_then(|file| Some(file.parent()?.to_owned()));
-            if let Some(worktree) = worktree
-                && self.shadow.lstat(Path::new("worktrees").join(id).as_os_str())?.is_some()
+            if let Some(file) = entry::gitdir_target(&entry, &gitdir.0)
+                && let Some(worktree) = file.parent()
+                && stays
             {
-                claimed.insert(worktree, id.clone());
+                claimed.insert(worktree.to_owned(), id.clone());
             }
         }
         for item in items {

@@ -162,6 +162,9 @@ impl Import<'_> {
                 };
                 (host, snapshot.name.clone())
             }
+            Some(worktree) if self.is_named(worktree)? => {
+                return Ok(Stays::Conflict("the host has another entry for its directory".to_owned()));
+            }
             Some(worktree) => match self.reserve(snapshot, worktree)? {
                 Some(reserved) => reserved,
                 None => return Ok(Stays::Conflict("no name is free for its entry".to_owned())),
@@ -177,6 +180,20 @@ impl Import<'_> {
             }
         }
         Ok(stays)
+    }
+
+    /// Whether an entry of the host names this worktree.
+    fn is_named(&self, worktree: &Path) -> Result<bool, Error> {
+        let Some(worktrees) = self.host.child("worktrees".as_ref())? else { return Ok(false) };
+        for item in worktrees.list()? {
+            let Ok(Some(dir)) = worktrees.child(&item.name) else { continue };
+            let content = dir.read("gitdir".as_ref(), POINTER_LIMIT).ok().flatten();
+            let file = content.and_then(|content| entry::gitdir_target(dir.path(), &content.bytes));
+            if file.is_some_and(|file| file.parent() == Some(worktree)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Makes the host's entry for a worktree that the session has made: a directory of that name is the reservation.
@@ -444,7 +461,8 @@ impl Import<'_> {
     }
 
     /// Removes the host's entry of a worktree that the session removed, if the host did not change it meanwhile.
-    pub(super) fn remove_entry(&mut self, id: &str) -> Result<(), Error> {
+    /// `replaced`: the session has another one for the same directory.
+    pub(super) fn remove_entry(&mut self, id: &str, replaced: &[&Path]) -> Result<(), Error> {
         let Some(worktrees) = self.host.child("worktrees".as_ref())? else { return Ok(()) };
         let Some(dir) = worktrees.child(id.as_ref())? else {
             self.base.own.remove(id);
@@ -455,8 +473,9 @@ impl Import<'_> {
         let gitdir =
             dir.read("gitdir".as_ref(), POINTER_LIMIT)?.map(|content| content.bytes).unwrap_or_default();
         let place = dir.path().to_owned();
-        let there =
-            entry::gitdir_target(&place, &gitdir).is_some_and(|file| file.parent().is_some_and(Path::exists));
+        let target = entry::gitdir_target(&place, &gitdir);
+        let worktree = target.as_deref().and_then(Path::parent);
+        let there = worktree.is_some_and(|worktree| worktree.exists() && !replaced.contains(&worktree));
         let head = unit::head(&dir, self.kind)?.map(|head| head.text()).unwrap_or_default();
         let index = Entries::read(&dir, "index".as_ref(), self.kind, true)?;
         let same = head == base.head.0

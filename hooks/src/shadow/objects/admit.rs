@@ -101,7 +101,8 @@ impl Store<'_> {
                 done.tips.insert(tip, Verdict::Connected);
             } else if !self.promisor && !host.has(&tip) && !beside.iter().any(|other| other.has(&tip)) {
                 // Said without git: there may be a million of them.
-                done.tips.insert(tip, Verdict::Refused(format!("object {tip} is not there, or not what it says")));
+                done.tips
+                    .insert(tip, Verdict::Refused(format!("object {tip} is not there, or not what it says")));
             } else {
                 wanted.push(tip);
             }
