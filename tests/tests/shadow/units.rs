@@ -171,9 +171,17 @@ fn a_human_who_changes_branches_meanwhile_keeps_theirs(place: &Place) {
         host(place, &repo.workspace, "git switch -q feature");
     });
     let merge = commands(&finding(&outcome, "conflict")).remove(0);
-    assert_eq!(host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"), "refs/heads/feature\n?? g", "{outcome}");
+    assert_eq!(
+        host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"),
+        "refs/heads/feature\n?? g",
+        "{outcome}"
+    );
     assert_eq!(subjects(place, &repo, "main")[0], "Third");
-    host(place, &repo.workspace, &format!("rm g; git switch -q main; {merge} -q; git status --porcelain; cat g"));
+    host(
+        place,
+        &repo.workspace,
+        &format!("rm g; git switch -q main; {merge} -q; git status --porcelain; cat g"),
+    );
     assert_eq!(subjects(place, &repo, "main")[0], "agent");
     // And back in step with the session.
     let outcome = does(place, &repo, "git symbolic-ref HEAD; git status --porcelain");
