@@ -530,6 +530,21 @@ fn a_user_namespace_maps_and_is_joined(place: &Place, runtime: Oci) {
     assert!(finished.expect_ok().out().starts_with("1000\n"), "{finished}");
 }
 
+/// As `--userns=auto` and mappings of single numbers have them.
+fn a_user_namespace_of_several_ranges(place: &Place, runtime: Oci) {
+    let mut bundle =
+        Bundle::new(place, runtime, "id -u; cat /proc/self/uid_map; test -w /dev/null && echo null");
+    bundle.config["linux"]["namespaces"].as_array_mut().unwrap().push(json!({ "type": "user" }));
+    let ranges = json!([{ "containerID": 0, "hostID": 300_000, "size": 1000 },
+        { "containerID": 1000, "hostID": 310_000, "size": 2000 }]);
+    bundle.config["linux"]["uidMappings"] = ranges.clone();
+    bundle.config["linux"]["gidMappings"] = ranges;
+    let finished = bundle.run();
+    let map = "         0     300000       1000\n      1000     310000       2000\n";
+    assert_eq!(finished.expect_ok().out(), format!("0\n{map}null\n"), "{finished}");
+    bundle.expect_gone();
+}
+
 fn descriptors_stay_outside(place: &Place, runtime: Oci) {
     let bundle = Bundle::new(place, runtime, "ls /proc/self/fd | wc -l; echo up; exec sleep 60");
     bundle.write();
@@ -774,6 +789,7 @@ each_runtime!(
     frozen_and_thawed,
     without_a_pid_namespace_nothing_stays,
     a_user_namespace_maps_and_is_joined,
+    a_user_namespace_of_several_ranges,
     descriptors_stay_outside,
     preserved_descriptors_come_in,
     no_working_directory_leads_out,
