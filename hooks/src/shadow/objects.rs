@@ -166,15 +166,6 @@ impl<'a> Store<'a> {
         age.is_ok_and(|age| age.as_secs() < 12 * 3600)
     }
 
-    /// Removes what a killed import left among the host's objects: stages, and `.keep` files of ours.
-    ///
-    /// # Errors
-    /// As [`Store::release`].
-    pub fn tidy(&self) -> Result<(), Error> {
-        stage::sweep(&self.git.objects(), &self.token())?;
-        self.release()
-    }
-
     /// Empties the quarantine, forgets what was seen, and removes what a crash left on the way. To be called at recovery too: nothing in it is synced to
     /// the disk, so that after a power failure it may have holes.
     ///

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::git::Git;
 use super::import::{self, Imported, When};
-use super::objects::Store;
 use super::place::{Claim, Place};
 use super::{Error, LOCKED, build, recovery, write};
 use crate::journal;
@@ -124,25 +123,13 @@ pub fn finish(record: &Record, state: &StateDir, claim: Option<Claim>) -> Result
         return Ok(Imported::default());
     }
     let _lock = record.place.lock()?;
-    let recovers = claim.is_none();
     if let Some(claim) = claim {
         claim.end();
     }
     let when = if record.place.is_idle()? { When::Ended } else { When::Live };
-    let git = record.git()?;
-    let kind = super::hash_kind(&Dir::open(&record.repository.common_dir)?)?;
-    let shadow = Dir::open(&record.place.git()).ok();
-    let store =
-        shadow.as_ref().map(|shadow| Store::new(&git, shadow, &record.place.quarantine(), kind, false));
-    if let Some(store) = store.as_ref().filter(|_| recovers) {
-        store.clear()?;
-    }
     let imported = import_now(record, state, when)?;
     if when == When::Ended {
         mark(record, false)?;
-        if let Some(store) = &store {
-            store.tidy()?;
-        }
     }
     Ok(imported)
 }
