@@ -137,7 +137,7 @@ fn locks_of_a_killed_import_do_not_stop_the_human(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let text = "codeoid-shim imports what a session did; this lock is held for milliseconds";
     let leave = format!(
-        "echo '{text}' >.git/index.lock; cp .git/index.lock .git/HEAD.lock; cp .git/index.lock .git/refs/heads/main.lock; touch .git/index.codeoid .git/HEAD.codeoid"
+        "echo '{text}' >.git/index.lock; cp .git/index.lock .git/HEAD.lock; cp .git/index.lock .git/refs/heads/main.lock; touch .git/index.codeoid.lock .git/HEAD.codeoid.lock"
     );
     does(place, &repo, "true");
     host(place, &repo.workspace, &leave);

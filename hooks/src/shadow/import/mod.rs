@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use codeoid_spec::git::Repository;
+use codeoid_spec::git::{Checkout, Repository};
 use codeoid_spec::report::{Action, Finding};
 use gix::ObjectId;
 use gix::bstr::{BStr, BString, ByteSlice as _};
@@ -236,6 +236,9 @@ impl Import<'_> {
         for snapshot in &snapshots {
             self.follow_move(snapshot)?;
         }
+        if self.when == When::Live {
+            self.hold_workspace()?;
+        }
         let mut used = self.used()?;
         if !removed.is_empty() {
             let replaced: Vec<&Path> =
@@ -267,6 +270,26 @@ impl Import<'_> {
         }
         store.release()?;
         recovery::end(self.place)
+    }
+
+    /// While a turn runs, the branches of the checkout that it works in stay, even one that the human has left meanwhile:
+    /// a branch comes with its index, at the turn's end.
+    fn hold_workspace(&mut self) -> Result<(), Error> {
+        let (name, dir) = match &self.repository.checkout {
+            Checkout::Main { .. } => (MAIN, self.shadow.child(".".as_ref())),
+            Checkout::Linked { entry, .. } => {
+                (entry.as_str(), self.shadow.beneath(&Path::new("worktrees").join(entry)))
+            }
+            Checkout::Bare => return Ok(()),
+        };
+        let base = self.base.units.get(name).and_then(|unit| Target::parse(&unit.head.0, self.kind));
+        if let Some(Target::Symbolic(branch)) = base {
+            self.held.insert(branch);
+        }
+        if let Ok(Some(dir)) = dir {
+            self.held.extend(unit::branches(&dir, self.kind)?);
+        }
+        Ok(())
     }
 
     /// Refuses objects that an index names as something else than they are: git finds that out when it needs them.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gix::ObjectId;
 use gix::bstr::{BString, ByteSlice as _};
@@ -162,7 +162,7 @@ impl Import<'_> {
                 };
                 (host, snapshot.name.clone())
             }
-            Some(worktree) if self.is_named(worktree)? => {
+            Some(worktree) if self.is_named(worktree, &snapshot.name)? => {
                 return Ok(Stays::Conflict("the host has another entry for its directory".to_owned()));
             }
             Some(worktree) => match self.reserve(snapshot, worktree)? {
@@ -183,17 +183,25 @@ impl Import<'_> {
     }
 
     /// Whether an entry of the host names this worktree.
-    fn is_named(&self, worktree: &Path) -> Result<bool, Error> {
+    fn is_named(&self, worktree: &Path, id: &str) -> Result<bool, Error> {
         let Some(worktrees) = self.host.child("worktrees".as_ref())? else { return Ok(false) };
         for item in worktrees.list()? {
             let Ok(Some(dir)) = worktrees.child(&item.name) else { continue };
-            let content = dir.read("gitdir".as_ref(), POINTER_LIMIT).ok().flatten();
-            let file = content.and_then(|content| entry::gitdir_target(dir.path(), &content.bytes));
-            if file.is_some_and(|file| file.parent() == Some(worktree)) {
+            let begun = item.name == id && self.is_begun(&dir, worktree)?;
+            if !begun && named(&dir).as_deref() == Some(worktree) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Whether an entry of the host is one that a killed import of this session began for this worktree: it is locked for
+    /// the session, and names the worktree or nothing yet.
+    fn is_begun(&self, entry: &Dir, worktree: &Path) -> Result<bool, Error> {
+        let locked = entry.read("locked".as_ref(), POINTER_LIMIT).ok().flatten();
+        let ours =
+            locked.is_some_and(|content| content.bytes == crate::shadow::locked(self.session).as_bytes());
+        Ok(ours && (entry.lstat("gitdir")?.is_none() || named(entry).as_deref() == Some(worktree)))
     }
 
     /// Makes the host's entry for a worktree that the session has made: a directory of that name is the reservation.
@@ -226,14 +234,9 @@ impl Import<'_> {
             ) {
                 Ok(()) => break,
                 Err(nix::errno::Errno::EEXIST) => {
-                    // One of ours that a killed import began: no `HEAD` yet, and it names this worktree.
-                    let ours = worktrees.child(id.as_ref())?.is_some_and(|dir| {
-                        dir.lstat("HEAD").is_ok_and(|stamp| stamp.is_none())
-                            && dir.read("locked".as_ref(), POINTER_LIMIT).ok().flatten().is_some_and(
-                                |content| content.bytes.starts_with(crate::shadow::LOCKED.as_bytes()),
-                            )
-                    });
-                    if ours {
+                    if let Some(there) = worktrees.child(id.as_ref())?
+                        && self.is_begun(&there, worktree)?
+                    {
                         break;
                     }
                 }
@@ -500,4 +503,10 @@ impl Import<'_> {
         self.report("conflict", Some(id), &place, id, why, &detail);
         Ok(())
     }
+}
+
+/// The worktree that an entry names.
+fn named(entry: &Dir) -> Option<PathBuf> {
+    let content = entry.read("gitdir".as_ref(), POINTER_LIMIT).ok()??;
+    entry::gitdir_target(entry.path(), &content.bytes)?.parent().map(Path::to_owned)
 }
