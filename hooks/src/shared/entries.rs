@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::baseline::{Saved, saved, settled};
 use super::todo;
 use crate::bytes::Bytes;
-use crate::read::{self, Dir, POINTER_LIMIT, Stamp};
+use crate::read::{self, Dir, Kind, POINTER_LIMIT, Stamp};
 
 /// A worktree entry as it was. What is as git usually has it is left out, because there may be a thousand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,9 +90,9 @@ pub(super) struct Digest {
     pub(super) stamp: Stamp,
     /// `gitdir` itself.
     gitdir: Option<Stamp>,
-    /// How many directories lie in it and in its `refs`, where the file system tells that by the number of
-    /// links (ext4, xfs, tmpfs do, btrfs does not).
-    directories: Option<(u64, u64)>,
+    /// Whether no directory lies in it but `logs` and an empty `refs`: where the file system tells that by the number
+    /// of links (ext4, xfs, tmpfs do, btrfs does not).
+    plain: bool,
 }
 
 /// Names in an entry, without an allocation for each of them.
@@ -113,14 +113,17 @@ pub(super) fn digest(worktrees: &Dir, id: &OsStr) -> Result<Option<Digest>, read
     // Fixed keys: the number is compared across processes. Nobody can choose a ctime.
     let mut hasher = std::hash::DefaultHasher::new();
     let (mut itself, mut latest, mut gitdir) = (None, i64::MIN, None);
-    let mut links_of_refs = 0;
+    let (mut expected, mut refs_are_empty) = (0, true);
     for name in JUDGED {
         let stamp = worktrees.lstat(names.of(id, name))?;
         match (name, &stamp) {
             ("", None) => return Ok(None),
             ("", _) => itself = stamp,
             ("/gitdir", _) => gitdir = stamp,
-            ("/refs", Some(stamp)) => links_of_refs = stamp.nlink,
+            ("/logs" | "/refs", Some(stamp)) if stamp.kind() == Kind::Directory => {
+                expected += 1;
+                refs_are_empty &= name == "/logs" || stamp.nlink == 2;
+            }
             _ => {}
         }
         if let Some(stamp) = &stamp {
@@ -129,8 +132,8 @@ pub(super) fn digest(worktrees: &Dir, id: &OsStr) -> Result<Option<Digest>, read
         stamp.hash(&mut hasher);
     }
     let Some(stamp) = itself else { return Ok(None) };
-    let directories = stamp.nlink.checked_sub(2).zip(links_of_refs.checked_sub(2));
-    Ok(Some(Digest { number: hasher.finish(), stamp, latest, gitdir, directories }))
+    let plain = refs_are_empty && stamp.nlink.checked_sub(2) == Some(expected);
+    Ok(Some(Digest { number: hasher.finish(), stamp, latest, gitdir, plain }))
 }
 
 /// Remembers the entries of a git dir.
@@ -164,9 +167,7 @@ pub(super) fn capture(git_dir: &Dir, list: &[Entry], taken: i64) -> Result<Vec<E
             commands: Vec::new(),
         };
         let mut unusual = false;
-        // `logs` and `refs`, and nothing in the latter.
-        let plain = digest.directories == Some((2, 0));
-        for extra in if plain { &UNUSUAL[..1] } else { &UNUSUAL[..] } {
+        for extra in if digest.plain { &UNUSUAL[..1] } else { &UNUSUAL[..] } {
             unusual |= worktrees.lstat(names.of(name, extra))?.is_some();
         }
         if unusual && let Ok(Some(dir)) = worktrees.child(name) {

@@ -1,13 +1,14 @@
 //! What is seen as it is on the host: the workspace, checkouts and worktrees, what the policy lists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use super::{View, is_fresh};
 use crate::git::{Access, Checkout};
+use crate::host::Node;
 use crate::mount::Kind;
 use crate::origin::Origin;
-use crate::paths::depth;
+use crate::paths::{depth, is_same, split};
 use crate::plan::{Error, never_readable, never_writable};
 
 /// Worktrees elsewhere in the home, above which a common parent is bound instead of each of them.
@@ -120,6 +121,7 @@ impl View<'_> {
     /// are very many, a parent directory that holds nothing hidden stands for them.
     fn add_worktrees(&mut self, entries: &[crate::git::Entry]) {
         let mut parents: BTreeMap<&Path, Vec<&Path>> = BTreeMap::new();
+        let mut known = HashMap::new();
         for entry in entries {
             let Some(worktree) = entry.worktree.as_deref() else { continue };
             // Copy-on-write in the home, out of sight below a file system of the sandbox's own: git would take
@@ -127,8 +129,14 @@ impl View<'_> {
             let in_home = self.covers.iter().any(|cover| cover.upper && worktree.starts_with(&cover.root));
             let out_of_sight = self.mounts.iter().any(|mount| is_fresh(mount) && mount.covers(worktree));
             let bound = self.plain.keys().any(|known| worktree.starts_with(known));
-            let real = self.tree.real(worktree).is_some_and(|real| real == worktree);
-            if (in_home || out_of_sight) && !bound && real && never_writable(worktree, self.host).is_none() {
+            if !(in_home || out_of_sight) || bound || never_writable(worktree, self.host).is_some() {
+                continue;
+            }
+            // Most lie side by side, so the directories above them are resolved once.
+            let mut resolved = |parent| is_same(&self.resolved(parent, &mut known), parent);
+            if split(worktree).is_some_and(|(parent, _)| resolved(parent))
+                && matches!(self.tree.node(worktree), Some(Node::Directory { .. }))
+            {
                 parents.entry(worktree.parent().unwrap_or(worktree)).or_default().push(worktree);
             }
         }
