@@ -6,8 +6,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Stdio};
 
-use codeoid_tests::{CONNECT, Finished, Listener, Place, Requires, each_identity};
+use codeoid_tests::{CONNECT, Finished, Identity, Listener, Place, Requires, each_identity, wait_until};
 
 /// The system's, as the daemons have them.
 const SYSTEM: &[&str] = &[
@@ -449,6 +450,51 @@ fn explain_does_not_make_light_of_a_way_out(place: &Place) {
     let answer = explain(service.to_str().unwrap());
     assert_eq!((&answer["access"], &answer["rule"]), (&"none".into(), &"sockets".into()), "{answer}");
     assert_eq!(answer["remedy"], format!("--socket {}", service.display()), "{answer}");
+}
+
+/// A server of the test's own, ended with it.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // At once, and with its shared memory taken away (postgres(1)).
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).expect("a pid"));
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
+        let _ = self.0.wait();
+    }
+}
+
+/// Not as root, as whom PostgreSQL does not run.
+#[test]
+fn a_real_database_answers_where_it_is_listed() {
+    let Some(place) = Place::for_test(Identity::Ordinary, "database") else { return };
+    let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let Some(programs) =
+        installed.map(|entry| entry.path().join("bin")).find(|bin| bin.join("postgres").exists())
+    else {
+        return Requires::skip("no PostgreSQL is installed below /usr/lib/postgresql");
+    };
+    let (data, sockets) = (place.at("outside/data"), place.make("outside/db"));
+    let mut initdb = place.command(programs.join("initdb"));
+    initdb.args(["--no-sync", "--auth", "peer", "--encoding", "UTF8", "--no-locale", "-D"]).arg(&data);
+    place.finish(initdb).expect_ok();
+    let mut server = place.command(programs.join("postgres"));
+    server.arg("-D").arg(&data).args(["-c", "listen_addresses=", "-c", "fsync=off", "-c"]);
+    server.arg(format!("unix_socket_directories={}", sockets.display()));
+    let _server = Server(server.stderr(Stdio::null()).spawn().unwrap());
+    let socket = sockets.join(".s.PGSQL.5432");
+    let ask = format!("/usr/bin/psql -h {} -d postgres -Atc 'select current_user' 2>&1", sockets.display());
+    // Who connects is asked of the kernel (peer authentication): it is the caller, inside and outside.
+    let name = place.identity().name();
+    let answers = || place.sh(&place.home(), &ask).out().trim() == name;
+    assert!(wait_until(std::time::Duration::from_secs(20), answers), "the control");
+    for options in [&["--network", "off"][..], &["--network", "allowlist"], &[], &["--executor", "bwrap"]] {
+        let turn = || place.turn(place.make("home/w")).options(options).sh(&ask);
+        let outcome = turn().run();
+        assert!(outcome.code() != 0 && outcome.out().contains("failed"), "{options:?}: {outcome}");
+        let outcome = turn().options(["--confirm-widening", "--socket", socket.to_str().unwrap()]).run();
+        assert_eq!(outcome.expect_ok().out(), name, "{options:?}: {outcome}");
+    }
 }
 
 each_identity! {
