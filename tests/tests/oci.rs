@@ -304,6 +304,41 @@ fn a_pid_namespace_is_shared(place: &Place, runtime: Oci) {
     assert_eq!(first.status(), "running");
 }
 
+/// Devices as `--device` has them, in `/dev` and elsewhere.
+fn devices_are_made(place: &Place, runtime: Oci) {
+    let mut bundle = Bundle::new(
+        place,
+        runtime,
+        "stat -c '%a %u %g %t %T' /mine/zero /dev/mine; head -c 3 /mine/zero | wc -c",
+    );
+    let device = |path: &str| json!({ "path": path, "type": "c", "major": 1, "minor": 5, "fileMode": 0o640, "uid": 7, "gid": 8 });
+    bundle.config["linux"]["devices"] = json!([device("/mine/zero"), device("/dev/mine")]);
+    bundle.config["process"]["user"] = json!({ "uid": 7, "gid": 7 });
+    let finished = bundle.run();
+    assert_eq!(finished.expect_ok().out(), "640 7 8 1 5\n640 7 8 1 5\n3\n", "{finished}");
+}
+
+/// A directory from outside on `/dev`, as `-v /dev:/dev` has it.
+fn devices_from_outside(place: &Place, runtime: Oci) {
+    let mut bundle = Bundle::new(place, runtime, "");
+    let outside = place.make("outside/dev");
+    for (name, minor) in [("null", 3), ("marker", 5)] {
+        let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
+        let device = nix::sys::stat::makedev(1, minor);
+        nix::sys::stat::mknod(&outside.join(name), nix::sys::stat::SFlag::S_IFCHR, mode, device).unwrap();
+    }
+    fs::create_dir(outside.join("pts")).unwrap();
+    fs::write(outside.join("ptmx"), "kept").unwrap();
+    bundle.config["mounts"][1] =
+        json!({ "destination": "/dev", "type": "bind", "source": outside, "options": ["rbind"] });
+    bundle.config["linux"]["resources"]["devices"] = json!([{ "allow": true, "access": "rwm" }]);
+    bundle.script("ls /dev; test -c /dev/marker && grep -c ' /dev/pts ' /proc/mounts");
+    let finished = bundle.run();
+    assert_eq!(finished.expect_ok().out(), "marker\nnull\nptmx\npts\n1\n", "{finished}");
+    assert_eq!(fs::read_to_string(outside.join("ptmx")).unwrap(), "kept");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 4, "nothing is made in it");
+}
+
 fn the_network_has_a_loopback(place: &Place, runtime: Oci) {
     let bundle = Bundle::new(place, runtime, "ip addr show lo | grep -q '127.0.0.1/8' && ip link show lo");
     let finished = bundle.run();
@@ -493,6 +528,21 @@ fn a_user_namespace_maps_and_is_joined(place: &Place, runtime: Oci) {
     let finished =
         bundle.oci(&["exec", "-u", "1000:1000", &bundle.id(), "sh", "-c", "id -u; ls -ld /proc/self/"]);
     assert!(finished.expect_ok().out().starts_with("1000\n"), "{finished}");
+}
+
+/// As `--userns=auto` and mappings of single numbers have them.
+fn a_user_namespace_of_several_ranges(place: &Place, runtime: Oci) {
+    let mut bundle =
+        Bundle::new(place, runtime, "id -u; cat /proc/self/uid_map; test -w /dev/null && echo null");
+    bundle.config["linux"]["namespaces"].as_array_mut().unwrap().push(json!({ "type": "user" }));
+    let ranges = json!([{ "containerID": 0, "hostID": 300_000, "size": 1000 },
+        { "containerID": 1000, "hostID": 310_000, "size": 2000 }]);
+    bundle.config["linux"]["uidMappings"] = ranges.clone();
+    bundle.config["linux"]["gidMappings"] = ranges;
+    let finished = bundle.run();
+    let map = "         0     300000       1000\n      1000     310000       2000\n";
+    assert_eq!(finished.expect_ok().out(), format!("0\n{map}null\n"), "{finished}");
+    bundle.expect_gone();
 }
 
 fn descriptors_stay_outside(place: &Place, runtime: Oci) {
@@ -730,6 +780,8 @@ each_runtime!(
     the_process_is_as_asked_for,
     the_root_and_its_mounts,
     a_pid_namespace_is_shared,
+    devices_are_made,
+    devices_from_outside,
     the_network_has_a_loopback,
     hooks_run_in_their_order,
     processes_join_a_container,
@@ -737,6 +789,7 @@ each_runtime!(
     frozen_and_thawed,
     without_a_pid_namespace_nothing_stays,
     a_user_namespace_maps_and_is_joined,
+    a_user_namespace_of_several_ranges,
     descriptors_stay_outside,
     preserved_descriptors_come_in,
     no_working_directory_leads_out,

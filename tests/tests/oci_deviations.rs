@@ -33,10 +33,6 @@ fn what_libcontainer_would_ignore_is_refused() {
             ("/mounts/0", bind(json!(["bind", "idmap"]))),
             ("/mounts/0", bind(json!(["bind", "nosymfollow"]))),
             ("/mounts/0", bind(json!(["bind", "sync"]))),
-            (
-                "/mounts/1",
-                json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind"] }),
-            ),
             ("/linux/namespaces", json!([{ "type": "pid" }])),
             (
                 "/linux/seccomp",
@@ -138,6 +134,23 @@ fn another_major_version_is_refused() {
     });
 }
 
+/// libcontainer makes links and devices in `/dev` by its path outside.
+#[test]
+fn a_dev_that_is_a_link_is_refused() {
+    check("dev", |place| {
+        let mut bundle = Bundle::new(place, Oci::Own, "true");
+        let outside = place.make("outside/dev");
+        fs::write(outside.join("ptmx"), "kept").unwrap();
+        fs::remove_dir(bundle.root("dev")).unwrap();
+        std::os::unix::fs::symlink(&outside, bundle.root("dev")).unwrap();
+        refused(&bundle.run(), "its /dev is not a directory");
+        bundle.config["mounts"].as_array_mut().unwrap().retain(|mount| mount["destination"] == "/proc");
+        refused(&bundle.run(), "its /dev is not a directory");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(outside.join("ptmx")).unwrap(), "kept");
+    });
+}
+
 /// The callers' groups and session keyring stay with the caller.
 #[test]
 fn what_the_caller_has_stays_outside() {
@@ -229,6 +242,7 @@ fn every_refusal_has_its_row() {
         "a_cgroup_in_use_is_refused",
         "a_create_that_was_killed_is_cleared_up",
         "another_major_version_is_refused",
+        "a_dev_that_is_a_link_is_refused",
         "what_the_caller_has_stays_outside",
         "no_container_can_overwrite_the_runtime",
     ] {

@@ -94,24 +94,12 @@ fn what_the_owner_s_file_forbids_is_the_owner_s_to_allow(place: &Place) {
     turn(&["--network", "off", "--home", "hidden"]).run().expect_ok();
 }
 
-fn a_protection_that_is_not_there_is_not_taken_for_another(place: &Place) {
+fn a_protection_is_not_taken_for_a_lower_one(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
-    let turn = || place.turn(&repo.workspace).sh("true");
-    turn().options(["--git-protection", "shadow"]).run().expect_refusal(&["git.protection", "shadow"]);
-    let weaker =
-        r#"{"sandbox": {"git": {"protection": "shadow"}, "fallback": {"git.protection": "weaker"}}}"#;
-    place.write("home/.codeoid/config.json", weaker);
-    let outcome = turn().run();
-    let said = |list: &Value| {
-        list.as_array()
-            .unwrap()
-            .iter()
-            .any(|text| text.as_str().unwrap().starts_with("git.protection: not enforced"))
-    };
-    assert!(said(&outcome.expect_ok().report()["limits"]), "{outcome}");
-    let lines = audit(place);
-    let started = lines.iter().rfind(|line| line["event"] == "turn.started").expect("it started");
-    assert!(said(&started["detail"]["weaker"]), "{started}");
+    place.write("home/.codeoid/config.json", r#"{"sandbox": {"git": {"protection": "shadow"}}}"#);
+    let turn = || place.turn(&repo.workspace).sh("git config made.by turn");
+    turn().run().expect_ok();
+    assert_eq!(place.git(&repo.workspace, &["config", "--local", "--default", "none", "made.by"]), "none");
     turn().options(["--git-protection", "shared"]).run().expect_refusal(&["widen", "shadow"]);
 }
 
@@ -285,7 +273,7 @@ for kind, options in [(b'cgroup', b'memory'), (b'cgroup', b'pids'), (b'cgroup2',
 each_identity! {
     a_fork_needs_a_name_of_its_own_and_a_session_to_fork,
     what_the_owner_s_file_forbids_is_the_owner_s_to_allow,
-    a_protection_that_is_not_there_is_not_taken_for_another,
+    a_protection_is_not_taken_for_a_lower_one,
     limits_that_no_cgroup_can_hold_are_weaker_where_the_owner_accepts_it,
     a_session_is_opened_shown_listed_forked_and_closed,
     a_session_that_is_running_is_not_closed,

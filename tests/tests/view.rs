@@ -457,6 +457,30 @@ fn what_a_dangling_link_leads_to_is_hidden_when_it_appears(place: &Place) {
     }
 }
 
+/// The same for what is made during the turn; and whoever is in the directory already sees no more of it.
+fn directories_around_what_is_hidden_later_cannot_be_renamed(place: &Place) {
+    let workspace = place.make("home/w");
+    for executor in ["libcontainer", "bwrap"] {
+        let _ = fs::remove_dir_all(&workspace);
+        place.make("home/w/a/b");
+        place.make("home/w/a/b/c");
+        let late = workspace.join("a/b/late");
+        let options =
+            ["--executor", executor, "--hide", &name(&late), "--read", &name(&workspace.join("a/b/c"))];
+        let script = "cd a/b; echo up; read go; cat late ../../a/b/late \"$OLDPWD\"/a/b/late; cd ../..; \
+                      mv a a2; mv a/b a/b2; (echo x >a/b/c/ro) || echo read-only; echo y >a/b/new && echo writable";
+        let mut running =
+            place.turn(&workspace).options(options).sh(&format!("({script}) 2>/dev/null")).spawn();
+        running.expect("up");
+        place.write("home/w/a/b/late", "SECRET");
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        running.say("go");
+        let outcome = running.finish();
+        assert_eq!(outcome.out(), "up\nread-only\nwritable", "{outcome}");
+        assert_eq!(fs::read_to_string(&late).unwrap(), "SECRET");
+    }
+}
+
 /// A mask moves along with the directory that it lies in, and is gone with the turn: the next one would find what was
 /// hidden under another name.
 fn directories_around_what_is_hidden_cannot_be_renamed(place: &Place) {
@@ -683,6 +707,7 @@ fn workspaces_with_difficult_names(place: &Place) {
 }
 
 each_identity! {
+    directories_around_what_is_hidden_later_cannot_be_renamed,
     directories_around_what_is_hidden_cannot_be_renamed,
     what_is_made_between_the_plan_and_the_start_is_hidden,
     the_administrators_home_does_not_exist_where_it_is_not_the_callers,

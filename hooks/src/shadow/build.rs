@@ -78,7 +78,9 @@ fn attempt(
     let kind = super::hash_kind(&host)?;
     let shadow = write::directory(root, "git".as_ref())?;
     sweep(&shadow, repository)?;
-    let mut build = Build { place, repository, git, host, shadow, kind, base, warnings: Vec::new() };
+    let headless = unit::head(&shadow, kind)?.is_none();
+    let warnings = Vec::new();
+    let mut build = Build { place, repository, git, host, shadow, kind, base, warnings, headless };
     build.small_files()?;
     build.configuration()?;
     build.objects()?;
@@ -183,6 +185,8 @@ pub(crate) struct Build<'a> {
     pub kind: gix::hash::Kind,
     pub base: Base,
     pub warnings: Vec<String>,
+    /// The shadow has no HEAD: what it lacks besides was not deleted by git.
+    pub headless: bool,
 }
 
 impl Build<'_> {
@@ -518,6 +522,7 @@ impl Build<'_> {
         let host = refs::read(&self.host, self.kind)?;
         let mut ours = refs::read(&self.shadow, self.kind)?;
         let mut base = Refs::from_text(&self.base.refs.0);
+        ours.damaged |= self.headless;
         if ours.damaged {
             // What cannot be read was not deleted.
             for (name, target) in &base.map {

@@ -20,6 +20,7 @@ mod lfs;
 mod live;
 pub mod objects;
 pub mod place;
+mod recovery;
 pub mod refs;
 mod settings;
 mod stash;

@@ -88,7 +88,7 @@ fn make(dir: &Dir, name: &OsStr) -> Result<(), Errno> {
 }
 
 /// Whether a lock file is one of ours. The caller holds the repository's lock, so it is a killed import's.
-fn is_ours(dir: &Dir, name: &OsStr) -> Result<bool, Error> {
+pub(crate) fn is_ours(dir: &Dir, name: &OsStr) -> Result<bool, Error> {
     match dir.read(name, 4096) {
         Ok(Some(content)) => Ok(content.bytes == MARK),
         Ok(None) | Err(read::Error::NotRegular { .. } | read::Error::TooBig { .. }) => Ok(false),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::git::Git;
 use super::import::{self, Imported, When};
 use super::place::{Claim, Place};
-use super::{Error, LOCKED, build, write};
+use super::{Error, LOCKED, build, recovery, write};
 use crate::journal;
 use crate::os::WriteError;
 use crate::read::{self, Dir, Kind, POINTER_LIMIT};
@@ -92,7 +92,7 @@ impl Record {
 ///
 /// # Errors
 /// The shadow cannot be written, or the host's repository cannot be read.
-pub fn prepare(record: &Record) -> Result<(Claim, Vec<String>), Error> {
+pub fn prepare(record: &Record, state: &StateDir) -> Result<(Claim, Vec<String>), Error> {
     let root = record.place.root();
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -105,6 +105,8 @@ pub fn prepare(record: &Record) -> Result<(Claim, Vec<String>), Error> {
         return Ok((claim, Vec::new()));
     }
     let git = record.git()?;
+    let lock = state.repository_lock(&record.repository.common_dir);
+    recovery::recover(&record.place, &record.repository, &git, &lock)?;
     let warnings = build::refresh(&record.place, &record.repository, &git)?;
     record.keep(root)?;
     mark(record, true)?;
@@ -144,7 +146,9 @@ pub(crate) fn live(record: &Record, state: &StateDir) -> Result<(), Error> {
 
 fn import_now(record: &Record, state: &StateDir, when: When) -> Result<Imported, Error> {
     let lock = state.repository_lock(&record.repository.common_dir);
-    import::run(&record.place, &record.repository, &record.git()?, &record.name(), &lock, when)
+    let git = record.git()?;
+    recovery::recover(&record.place, &record.repository, &git, &lock)?;
+    import::run(&record.place, &record.repository, &git, &record.name(), &lock, when)
 }
 
 /// Imports a session's shadows for the last time, and keeps under refs of their own what cannot go where the session

@@ -19,14 +19,14 @@ use serde_json::Value;
 use super::cgroup::{self, Cgroup};
 use super::error::{Error, Result};
 use super::foreground::Console;
-use super::inside::Rest;
+use super::inside::{Dev, Rest};
 use super::log::{Cause, Trail};
 use super::normalise::{self, Normalised, Place};
 use super::payload::{self, Payload};
 use super::process::Process;
 use super::record::{self, Container, Record, Status};
 use super::unmanaged::{self, Aside};
-use super::{Runtime, devices, hooks, seccomp, write_pid};
+use super::{Runtime, devices, hooks, seccomp, userns, write_pid};
 use crate::sys::process as sys;
 
 /// The configuration's name in a bundle.
@@ -139,7 +139,7 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
     let normalised = normalise_here(&bundle, &mut container, &cgroup, runtime.systemd).inspect_err(|_| {
         let _ = fs::remove_dir_all(&container.dir);
     })?;
-    let Here { normalised, aside } = normalised;
+    let Here { normalised, aside, users } = normalised;
     let payload = prepared(runtime, &request, &container, process, filter, normalised.rest);
     let console = (request.foreground && process_terminal).then(|| Console::listen(&container.dir));
     let made = console.transpose().and_then(|console| {
@@ -148,6 +148,7 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
         build(&mut container, &bundle, &normalised.config, &request, payload)?;
         console.map(Console::receive).transpose()
     });
+    drop(users);
     if let Some(aside) = aside {
         aside.forget();
     }
@@ -194,6 +195,10 @@ fn read(dir: &Path) -> Result<Bundle> {
     if !rootfs.is_dir() {
         return Err(Error::config("invalid rootfs", format!("{} is not a directory", rootfs.display())));
     }
+    // libcontainer makes links in it by its path outside.
+    if fs::symlink_metadata(rootfs.join("dev")).is_ok_and(|meta| !meta.is_dir()) {
+        return Err(Error::config("invalid rootfs", "its /dev is not a directory"));
+    }
     if rootfs == Path::new("/") {
         return Err(Error::config("invalid rootfs", "it is the host's root"));
     }
@@ -209,6 +214,8 @@ fn cgroup_path(bundle: &Bundle, id: &str, systemd: bool) -> Result<PathBuf> {
 struct Here {
     normalised: Normalised,
     aside: Option<Aside>,
+    /// Open until the container's process is in it.
+    users: Option<OwnedFd>,
 }
 
 fn normalise_here(
@@ -233,10 +240,15 @@ fn normalise_here(
         hierarchies: &hierarchies,
         aside: aside.as_ref(),
     };
-    match normalise::normalise(&bundle.config, place) {
-        Ok(normalised) => {
+    let normalised = normalise::normalise(&bundle.config, place).and_then(|mut normalised| {
+        normalised.rest.dev.as_mut().map_or(Ok(()), Dev::open)?;
+        let users = userns::make(&mut normalised.config)?;
+        Ok((normalised, users))
+    });
+    match normalised {
+        Ok((normalised, users)) => {
             container.record.own_pids = normalised.own_pids;
-            Ok(Here { normalised, aside })
+            Ok(Here { normalised, aside, users })
         }
         Err(error) => {
             if let Some(aside) = aside {

@@ -85,7 +85,10 @@ fn payload(args: &liboci_cli::Exec, config: &Value, warnings: &mut Vec<String>) 
     let own = Process::parse(&base, &mut Vec::new()).unwrap_or_default();
     let mut capabilities = process.capabilities.clone().or(own.capabilities).unwrap_or_default();
     for name in &args.cap {
-        let added = capability(name).ok_or_else(|| Error::Usage(format!("unknown capability {name:?}")))?;
+        let Some(added) = capability(name) else {
+            warnings.push(format!("ignoring unknown or unavailable capabilities: [{name}]"));
+            continue;
+        };
         let Sets { bounding, effective, permitted } = Sets::of(&mut capabilities);
         bounding.insert(added);
         effective.insert(added);

@@ -89,7 +89,9 @@ pub fn run(hook: &Hook, state: &[u8], inherited: &[(OsString, OsString)]) -> Res
 /// Runs hooks whose failure ends nothing: it is said, and the next one runs (runtime-spec runtime.md, "Lifecycle").
 pub fn run_all(hooks: Option<&Vec<Hook>>, state: &[u8], kind: &str, log: &Log) {
     for (index, hook) in hooks.into_iter().flatten().enumerate() {
-        if let Err(error) = run(hook, state, &[]) {
+        // As runc: one that names no environment has the runtime's.
+        let own: Vec<_> = std::env::vars_os().collect();
+        if let Err(error) = run(hook, state, &own) {
             log.warning(&format!("{kind} hook #{index}: {error}"));
         }
     }
@@ -107,6 +109,12 @@ pub fn wrapped(hook: &Value, bundle: &Path) -> Value {
     line.extend(args);
     let mut hook = hook.clone();
     if let Some(members) = hook.as_object_mut() {
+        if members.get("env").is_none_or(Value::is_null) {
+            let own = std::env::vars_os().filter_map(|(name, value)| {
+                Some(Value::from(format!("{}={}", name.to_str()?, value.to_str()?)))
+            });
+            members.insert("env".to_owned(), own.collect());
+        }
         members.insert("path".to_owned(), Value::from("/proc/self/exe"));
         members.insert("args".to_owned(), Value::from(line));
     }

@@ -7,19 +7,21 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::MsFlags;
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{Gid, Uid};
+use serde::Deserialize;
 
 use super::error::{Error, Result};
 use crate::sys::mount::{self as m, Attributes};
 use crate::sys::net;
 
 /// What is left to do.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Rest {
     /// Paths that nobody inside may read.
     pub masked: Vec<PathBuf>,
@@ -33,6 +35,10 @@ pub struct Rest {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// Mounts that become read-only.
     pub sealed: Vec<PathBuf>,
+    /// Devices outside of `/dev`.
+    pub devices: Vec<Device>,
+    /// A directory from outside on `/dev`.
+    pub dev: Option<Dev>,
     /// Whether the loopback device is to be raised.
     pub loopback: bool,
     /// Whether the root becomes read-only.
@@ -48,11 +54,115 @@ pub struct Propagation {
     pub flags: MsFlags,
 }
 
+/// A device to be made (`linux.devices`).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    path: PathBuf,
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    major: u64,
+    #[serde(default)]
+    minor: u64,
+    file_mode: Option<u32>,
+    #[serde(default)]
+    uid: u32,
+    #[serde(default)]
+    gid: u32,
+}
+
+/// A directory from outside that is to be `/dev`.
+#[derive(Debug, Clone)]
+pub struct Dev {
+    /// Where it is outside.
+    pub source: PathBuf,
+    /// With what is mounted in it.
+    pub recursive: bool,
+    /// `MOUNT_ATTR_*`
+    pub flags: u64,
+    /// What is mounted in it inside, in this order.
+    pub above: Vec<PathBuf>,
+    /// The directory, opened as long as the outside could be seen.
+    pub tree: Option<Rc<OwnedFd>>,
+}
+
+impl Dev {
+    /// Opens the directory.
+    pub fn open(&mut self) -> Result<()> {
+        let source = follow(&self.source).map_err(Error::errno(format!("open {}", self.source.display())))?;
+        let tree = m::open_tree(source.as_fd(), self.recursive, &self.source)?;
+        m::set_attributes(tree.as_fd(), Attributes { set: self.flags, ..Attributes::NONE }, &self.source)?;
+        self.tree = Some(Rc::new(tree));
+        Ok(())
+    }
+
+    /// Puts it in the place of libcontainer's.
+    fn replace(&self, terminal: bool) -> Result<()> {
+        let Some(tree) = &self.tree else { return Ok(()) };
+        let dev = Path::new("/dev");
+        let console = terminal.then(|| PathBuf::from("/dev/console"));
+        let mut above = Vec::new();
+        for path in self.above.iter().chain(&console) {
+            let at = follow(path).map_err(Error::errno(format!("open {}", path.display())))?;
+            above.push((path, m::open_tree(at.as_fd(), true, path)?));
+        }
+        nix::mount::umount2(dev, nix::mount::MntFlags::MNT_DETACH).map_err(Error::errno("umount /dev"))?;
+        let at = follow(dev).map_err(Error::errno("open /dev"))?;
+        m::move_mount(tree.as_fd(), at.as_fd(), dev)?;
+        for (path, tree) in above {
+            let made = match fstat(&tree).map_err(Error::errno("fstat"))?.st_mode & libc::S_IFMT {
+                libc::S_IFDIR => fs::create_dir_all(path),
+                _ => fs::OpenOptions::new().create(true).append(true).open(path).map(drop),
+            };
+            // What cannot be made may be there.
+            let _ = made;
+            let at = follow(path).map_err(Error::errno(format!("open {}", path.display())))?;
+            m::move_mount(tree.as_fd(), at.as_fd(), path)?;
+        }
+        Ok(())
+    }
+}
+
+impl Device {
+    fn make(&self) -> Result<()> {
+        let what = || format!("mknod {}", self.path.display());
+        let kind = match self.kind.as_str() {
+            "b" => SFlag::S_IFBLK,
+            "c" | "u" => SFlag::S_IFCHR,
+            "p" => SFlag::S_IFIFO,
+            other => return Err(Error::config("linux.devices", format!("unknown type {other:?}"))),
+        };
+        // A name that ends with a slash is that of what lies before it.
+        let path: PathBuf = Path::new("/").join(&self.path).components().collect();
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(Error::io(what()))?;
+        }
+        let device = nix::sys::stat::makedev(self.major, self.minor);
+        let mode = Mode::from_bits_truncate(self.file_mode.unwrap_or(0o666));
+        match nix::sys::stat::mknod(&path, kind, mode, device) {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => return Ok(()),
+            Err(errno) => return Err(Error::errno(what())(errno)),
+        }
+        // Whatever the umask is.
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode.bits())).map_err(Error::io(what()))?;
+        nix::unistd::chown(&path, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+            .map_err(Error::errno(what()))
+    }
+}
+
 const READ_ONLY: Attributes = Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, recursive: false };
 
 impl Rest {
     /// Does it. `cwd` is made where it is missing, as runc does.
-    pub fn finish(&self, cwd: &Path) -> Result<()> {
+    pub fn finish(&self, cwd: &Path, terminal: bool) -> Result<()> {
+        if let Some(dev) = &self.dev {
+            dev.replace(terminal)?;
+        }
+        for device in &self.devices {
+            device.make()?;
+        }
         if self.loopback {
             net::raise_loopback()?;
         }

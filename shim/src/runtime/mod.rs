@@ -39,6 +39,7 @@ pub mod start;
 pub mod state;
 pub mod unmanaged;
 pub mod update;
+pub mod userns;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

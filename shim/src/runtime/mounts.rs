@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::cgroup::Hierarchy;
 use super::error::{Error, Result};
-use super::inside::{Propagation, Rest};
+use super::inside::{Dev, Propagation, Rest};
 use super::normalise::Place;
 
 /// Options of mounts that libcontainer passes over without a word.
@@ -41,6 +41,47 @@ pub fn cgroup_mounts(mount: Value, cgroup: &Path, place: Place<'_>, rest: &mut R
     mounts
 }
 
+/// A directory from outside on `/dev`. libcontainer makes its devices and links in there whatever that is; so it gets a
+/// tmpfs to make them in, and the directory, opened beforehand, takes its place in the end, below what was mounted there.
+pub fn dev_from_outside(mounts: &mut [Value], rest: &mut Rest) {
+    let at = |mount: &Value| mount["destination"].as_str().map(PathBuf::from).unwrap_or_default();
+    let Some(index) = mounts.iter().rposition(|mount| at(mount) == Path::new("/dev") && is_bind(mount))
+    else {
+        return;
+    };
+    let options: Vec<&str> =
+        mounts[index]["options"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut flags = 0;
+    for (option, flag) in [
+        ("ro", libc::MOUNT_ATTR_RDONLY),
+        ("nosuid", libc::MOUNT_ATTR_NOSUID),
+        ("nodev", libc::MOUNT_ATTR_NODEV),
+        ("noexec", libc::MOUNT_ATTR_NOEXEC),
+    ] {
+        if options.contains(&option) {
+            flags |= flag;
+        }
+    }
+    let later = mounts[index + 1..].iter().map(at).filter(|path| path.starts_with("/dev"));
+    rest.dev = Some(Dev {
+        source: mounts[index]["source"].as_str().map(PathBuf::from).unwrap_or_default(),
+        recursive: options.contains(&"rbind"),
+        flags,
+        above: later.collect(),
+        tree: None,
+    });
+    // As runc: whoever brings `/dev` brings the devices.
+    rest.devices.clear();
+    mounts[index] = json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+        "options": ["nosuid", "mode=755", "size=65536k"] });
+}
+
+fn is_bind(mount: &Value) -> bool {
+    let options = mount["options"].as_array().into_iter().flatten();
+    mount["type"] == "bind"
+        || options.filter_map(Value::as_str).any(|option| matches!(option, "bind" | "rbind"))
+}
+
 /// Puts one mount into a form that libcontainer takes, and what is left of it into `rest`.
 pub fn normalise_mount(mount: &mut Map<String, Value>, rootfs: &Path, rest: &mut Rest) -> Result<()> {
     let text = |mount: &Map<String, Value>, name: &str| {
@@ -64,10 +105,6 @@ pub fn normalise_mount(mount: &mut Map<String, Value>, rootfs: &Path, rest: &mut
     let bind = kind.as_deref() == Some("bind") || has(&options, "bind") || has(&options, "rbind");
     if let Some(option) = options.iter().find(|option| IGNORED.contains(&option.as_str())) {
         return Err(Error::Unsupported(format!("the mount option {option} ({})", destination.display())));
-    }
-    if bind && destination == Path::new("/dev") {
-        // libcontainer would make its devices and links in the source.
-        return Err(Error::Unsupported("a bind mount on /dev".to_owned()));
     }
     options.retain(|option| match propagation(option) {
         Some(flags) => {

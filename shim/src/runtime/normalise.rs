@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::cgroup::{self, Hierarchy};
 use super::error::{Error, Result};
 use super::hooks;
-use super::inside::Rest;
-use super::mounts::{cgroup_mounts, normalise_mount};
+use super::inside::{Device, Rest};
+use super::mounts::{cgroup_mounts, dev_from_outside, normalise_mount};
 use super::unmanaged::Aside;
 
 /// A configuration for libcontainer, and what it leaves to do.
@@ -74,6 +75,7 @@ pub fn normalise(config: &Value, place: Place<'_>) -> Result<Normalised> {
         for (index, mount) in mounts.iter_mut().enumerate() {
             normalise_mount(object(mount, &format!("mounts[{index}]"))?, place.rootfs, &mut done.rest)?;
         }
+        dev_from_outside(mounts, &mut done.rest);
         *mounts = std::mem::take(mounts)
             .into_iter()
             .flat_map(|mount| cgroup_mounts(mount, &done.cgroup, place, &mut done.rest))
@@ -147,6 +149,7 @@ fn linux_rest(linux: &mut Map<String, Value>, rest: &mut Rest) -> Result<()> {
     rest.masked = names(linux.remove("maskedPaths"));
     rest.read_only = names(linux.remove("readonlyPaths"));
     linux.remove("seccomp");
+    devices(linux, rest)?;
     let propagation = linux.get("rootfsPropagation").and_then(Value::as_str).unwrap_or_default().to_owned();
     let known = match propagation.as_str() {
         "" => None,
@@ -162,6 +165,23 @@ fn linux_rest(linux: &mut Map<String, Value>, rest: &mut Rest) -> Result<()> {
         Some(known) => linux.insert("rootfsPropagation".to_owned(), json!(known)),
         None => linux.remove("rootfsPropagation"),
     };
+    Ok(())
+}
+
+/// libcontainer makes devices below `/dev` only; the others are made once the container's root stands.
+fn devices(linux: &mut Map<String, Value>, rest: &mut Rest) -> Result<()> {
+    let Some(list) = linux.get_mut("devices").and_then(Value::as_array_mut) else { return Ok(()) };
+    let below = |device: &Value| {
+        let path = device.get("path").and_then(Value::as_str).unwrap_or_default();
+        Path::new(path).starts_with("/dev") && !path.ends_with('/')
+    };
+    let (ours, theirs): (Vec<Value>, Vec<Value>) = list.drain(..).partition(|device| !below(device));
+    *list = theirs;
+    for device in ours {
+        let device =
+            Device::deserialize(device).map_err(|error| Error::config("linux.devices", error.to_string()))?;
+        rest.devices.push(device);
+    }
     Ok(())
 }
 
@@ -267,7 +287,6 @@ mod tests {
             json!({ "destination": "/m", "type": "bind", "source": "/x", "options": ["bind", "idmap"] }),
             json!({ "destination": "/m", "source": "/x", "options": ["bind"],
                 "uidMappings": [{ "containerID": 0, "hostID": 1, "size": 1 }] }),
-            json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind"] }),
             json!({ "destination": "/m", "type": "bind", "options": ["bind"] }),
             json!({ "type": "tmpfs" }),
         ] {
@@ -298,11 +317,11 @@ mod tests {
 
     #[test]
     fn hooks_before_the_start_get_the_engines_bundle() {
-        let hook = json!([{ "path": "/h", "timeout": 3 }]);
+        let hook = json!([{ "path": "/h", "timeout": 3, "env": ["A=b"] }]);
         let done = with(|config| config["hooks"] = json!({ "prestart": hook, "poststop": hook })).unwrap();
         assert_eq!(
             done.config["hooks"],
-            json!({ "prestart": [{ "path": "/proc/self/exe", "timeout": 3,
+            json!({ "prestart": [{ "path": "/proc/self/exe", "timeout": 3, "env": ["A=b"],
                 "args": ["codeoid-shim", hooks::REEXEC, "/b", "/h", "/h"] }] })
         );
     }

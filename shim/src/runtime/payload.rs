@@ -67,7 +67,7 @@ impl Payload {
     pub fn prepare(&self) -> Result<()> {
         let process = &self.process;
         if let Some(rest) = &self.rest {
-            rest.finish(&process.cwd)?;
+            rest.finish(&process.cwd, process.terminal)?;
         }
         if let Some(name) = &self.keyring {
             sys::join_session_keyring(name)?;

@@ -169,6 +169,16 @@ pub fn mount_new(
         .on("mount", format_args!("{fstype} on {}", what.display()))
 }
 
+/// Whether a directory or file is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT, Linux 5.8).
+pub fn is_mount_root(fd: BorrowedFd<'_>, what: &Path) -> Result<bool> {
+    // SAFETY: all-zero is a valid value of this plain structure.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated, the descriptor is borrowed for the call, the kernel writes one structure.
+    let done = unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &raw mut found) };
+    Errno::result(done).on("statx", what.display())?;
+    Ok(found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0)
+}
+
 /// Whether this kernel has mount_setattr(2) (Linux 5.12): asked with a descriptor that there is not.
 pub fn has_set_attributes() -> bool {
     let attr = libc::mount_attr { attr_set: 0, attr_clr: 0, propagation: 0, userns_fd: 0 };

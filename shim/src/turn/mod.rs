@@ -224,7 +224,7 @@ impl Opened {
         let Some(record) = planned::shadow_record(host, plan) else { return Ok(()) };
         let what = "make the session's view of the git dir";
         record.store(self.journal.directory()).doing(what)?;
-        let (claim, warnings) = shadow::prepare(&record).doing(what)?;
+        let (claim, warnings) = shadow::prepare(&record, &host.state).doing(what)?;
         self.claims.shadow = Some(claim);
         self.warnings.extend(warnings);
         stop::at("shadow");

@@ -76,7 +76,7 @@ pub fn write_bundle(
         match super::planned::shadow_record(&host, &plan) {
             Some(record) => {
                 record.store(&output).doing(what())?;
-                let (claim, warnings) = shadow::prepare(&record).doing(what())?;
+                let (claim, warnings) = shadow::prepare(&record, &host.state).doing(what())?;
                 claim.end();
                 for warning in warnings {
                     super::say(&format!("warning: {warning}"));

@@ -110,6 +110,27 @@ fn much_comes_as_one_pack_without_a_keep_file(place: &Place) {
     assert_sound(place, &repo);
 }
 
+fn rule_11_large_files_come_with_what_names_them(place: &Place) {
+    // As git-lfs keeps them: `lfs/objects/<2>/<2>/<SHA-256>`; the session reads the host's beside the host's objects.
+    let repo = Repo::new(place, Layout::Main);
+    let store = "store() { name=$(printf %s \"$1\" | sha256sum | cut -c1-64); at=.git/lfs/objects/$(echo $name | cut -c1-2)/$(echo $name | cut -c3-4)
+        mkdir -p $at; printf %s \"$2\" >$at/$name; echo $at/$name; }\n";
+    let old = host(place, &repo.workspace, &format!("{store} store host host"));
+    let at = old.strip_prefix(".git/").unwrap();
+    let script = format!(
+        "{store} cat /run/codeoid/git/{at}; echo; store agent agent; store forged other; ln -s /etc/passwd $(dirname $(store link link))/link
+         echo pointer >p; git add p; git commit -q -m agent"
+    );
+    let outcome = does(place, &repo, &script);
+    let lines: Vec<String> = outcome.out().lines().map(str::to_owned).collect();
+    assert_eq!(lines[0], "host", "{outcome}");
+    assert_eq!(host(place, &repo.workspace, &format!("cat {}", lines[1])), "agent", "{outcome}");
+    assert!(!repo.workspace.join(&lines[2]).exists(), "content that is not what its name says: {outcome}");
+    assert_eq!(host(place, &repo.workspace, "find .git/lfs -type l"), "");
+    assert_eq!(subjects(place, &repo, "main")[0], "agent");
+    assert_sound(place, &repo);
+}
+
 fn rule_13_a_ref_to_a_broken_object_of_the_host_is_refused(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     // A dangling commit whose tree was pruned, as an interrupted gc leaves it.
@@ -152,6 +173,7 @@ each_identity! {
     rule_28_objects_that_the_host_borrows_itself,
     rule_29_small_imports_make_no_packs,
     much_comes_as_one_pack_without_a_keep_file,
+    rule_11_large_files_come_with_what_names_them,
     rule_13_a_ref_to_a_broken_object_of_the_host_is_refused,
     rule_17_one_bad_object_holds_up_nothing_else,
 }

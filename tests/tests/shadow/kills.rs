@@ -141,6 +141,8 @@ fn locks_of_a_killed_import_do_not_stop_the_human(place: &Place) {
     );
     does(place, &repo, "true");
     host(place, &repo.workspace, &leave);
+    let state = place.state().join("sessions");
+    host(place, &state, "for shadow in */shadow/*; do touch \"$shadow/importing\"; done");
     let outcome = does(place, &repo, WORK);
     assert_no_findings(&outcome);
     assert_there(place, &repo, "locks");

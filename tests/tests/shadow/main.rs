@@ -9,6 +9,7 @@ mod ends;
 mod hostile;
 mod indexes;
 mod kills;
+mod layouts;
 mod references;
 mod remotes;
 mod sessions;

@@ -165,6 +165,31 @@ fn rule_6_a_lock_of_the_human_is_waited_for_and_then_respected(place: &Place) {
     assert_eq!(host(place, &repo.workspace, "git status --porcelain"), "");
 }
 
+fn a_human_who_changes_branches_meanwhile_keeps_theirs(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    let outcome = around(place, &repo, "", "echo g >g; git add g; git commit -q -m agent", || {
+        host(place, &repo.workspace, "git switch -q feature");
+    });
+    let merge = commands(&finding(&outcome, "conflict")).remove(0);
+    assert_eq!(
+        host(place, &repo.workspace, "git symbolic-ref HEAD; git status --porcelain"),
+        "refs/heads/feature\n?? g",
+        "{outcome}"
+    );
+    assert_eq!(subjects(place, &repo, "main")[0], "Third");
+    host(
+        place,
+        &repo.workspace,
+        &format!("rm g; git switch -q main; {merge} -q; git status --porcelain; cat g"),
+    );
+    assert_eq!(subjects(place, &repo, "main")[0], "agent");
+    // And back in step with the session.
+    let outcome = does(place, &repo, "git symbolic-ref HEAD; git status --porcelain");
+    assert_no_findings(&outcome);
+    assert_eq!(outcome.out(), "refs/heads/main");
+    assert_sound(place, &repo);
+}
+
 fn rule_7_a_rebase_of_the_session_stays_with_it(place: &Place) {
     let repo = Repo::new(place, Layout::Main);
     let state = "git symbolic-ref HEAD; git rev-parse main feature; git ls-files -s; ls .git | grep -v index";
@@ -274,6 +299,7 @@ each_identity! {
     rule_6_a_rebase_of_the_human_can_be_continued,
     rule_6_a_merge_of_the_human_removes_nothing_of_the_agent,
     rule_6_a_lock_of_the_human_is_waited_for_and_then_respected,
+    a_human_who_changes_branches_meanwhile_keeps_theirs,
     rule_7_a_rebase_of_the_session_stays_with_it,
     rule_7_the_branch_of_a_rebase_in_a_worktree_stays_in_use,
     rule_7_an_operation_that_is_aborted_leaves_nothing,

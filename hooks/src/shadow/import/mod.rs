@@ -29,7 +29,7 @@ use super::git::Git;
 use super::objects::Store;
 use super::place::Place;
 use super::refs::{self, Refs, Target};
-use super::{Error, lfs, settings, stash, unit};
+use super::{Error, lfs, recovery, settings, stash, unit};
 use crate::bytes::Bytes;
 use crate::lock::{self, Mode};
 use crate::read::{self, Dir, Kind, POINTER_LIMIT};
@@ -203,6 +203,7 @@ impl Import<'_> {
             return Ok(());
         }
 
+        recovery::begin(self.place)?;
         // Objects first, outside the lock: packing takes as long as it takes.
         let mut tips: BTreeSet<ObjectId> =
             moved.iter().filter_map(|name| ours.object(name.as_bstr())).collect();
@@ -265,7 +266,7 @@ impl Import<'_> {
             store.secure(&tips, host_refs.map.values().filter_map(Target::object).collect())?;
         }
         store.release()?;
-        Ok(())
+        recovery::end(self.place)
     }
 
     /// Refuses objects that an index names as something else than they are: git finds that out when it needs them.

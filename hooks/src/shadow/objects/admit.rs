@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -175,7 +176,19 @@ impl Store<'_> {
         if let Err(why) = answer(self.git.run_command(check, &self.lines(tips)))? {
             return Ok(Err(why));
         }
-        self.landed.borrow_mut().extend(stage.migrate()?);
+        match stage.pack() {
+            // It was checked as a pack, as a partial clone's has to be; unpacked it does not count among the host's packs
+            // (rule 29).
+            Some(pack) if !kept => {
+                let file = File::open(&pack).map_err(|source| Error::Host { path: pack, source })?;
+                let mut unpack = self.git.command(["unpack-objects", "-q"]);
+                unpack.stdin(Stdio::from(file));
+                if let Err(why) = answer(self.git.run_command(unpack, b""))? {
+                    return Ok(Err(why));
+                }
+            }
+            _ => self.landed.borrow_mut().extend(stage.migrate()?),
+        }
         done.objects += u64::from(objects);
         done.keep |= kept;
         Ok(Ok(()))
@@ -230,9 +243,9 @@ impl Store<'_> {
         }
         let Some(rest) = pipes.hand_over(pack) else { return Err(cut_off(&packer)) };
         let stage = Stage::new(&self.git.objects(), &self.token())?;
+        let kept = objects > LOOSE || self.negatives.is_some() || self.is_collecting();
         // unpack-objects can check only what is connected, which nothing is in a partial clone.
-        let kept = self.promisor || objects > LOOSE || self.negatives.is_some() || self.is_collecting();
-        let mut receiver = self.receiver(&header, kept);
+        let mut receiver = self.receiver(&header, kept || self.promisor);
         stage.direct(&mut receiver);
         receiver.stdin(Stdio::from(rest)).stdout(Stdio::piped());
         let mut receiver = Call::start(receiver)?;

@@ -42,6 +42,12 @@ impl Stage {
             .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", super::admit::quoted(&self.objects));
     }
 
+    /// The pack in it, if one was written.
+    pub(super) fn pack(&self) -> Option<PathBuf> {
+        let list = std::fs::read_dir(self.directory.join("pack")).ok()?;
+        list.flatten().map(|item| item.path()).find(|path| path.extension() == Some(OsStr::new("pack")))
+    }
+
     /// Moves everything to the host's objects. What is there already stays. Returns where the loose objects are.
     pub(super) fn migrate(self) -> Result<Vec<PathBuf>, Error> {
         let mut loose = Vec::new();
