@@ -38,6 +38,7 @@ file:/usr/bin/python3|python3
 file:/usr/lib/python3/dist-packages/pip|python3-pip
 command:npm|npm
 command:openssl|openssl
+file:/usr/lib/postgresql|postgresql
 '
 
 # runc, crun and newuidmap live where an ordinary user's PATH may not reach.
