@@ -94,6 +94,7 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
     for path in [&mut request.console_socket, &mut request.pid_file].into_iter().flatten() {
         *path = std::path::absolute(&*path).map_err(Error::io("resolve a path"))?;
     }
+    plain(&runtime.root)?;
     let bundle = read(&request.bundle)?;
     let mut warnings = Vec::new();
     let process = bundle.config.get("process").filter(|process| !process.is_null());
@@ -202,7 +203,18 @@ fn read(dir: &Path) -> Result<Bundle> {
     if rootfs == Path::new("/") {
         return Err(Error::config("invalid rootfs", "it is the host's root"));
     }
+    for path in [&dir, &rootfs] {
+        plain(path)?;
+    }
     Ok(Bundle { dir, rootfs, text, config })
+}
+
+/// JSON, in which paths are passed on, knows no other names.
+fn plain(path: &Path) -> Result<()> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => Err(Error::config(path.display().to_string(), "it is not UTF-8")),
+    }
 }
 
 fn cgroup_path(bundle: &Bundle, id: &str, systemd: bool) -> Result<PathBuf> {
