@@ -135,6 +135,25 @@ fn another_major_version_is_refused() {
 }
 
 #[test]
+fn systemd_is_asked_only_where_it_runs() {
+    check("systemd", |place| {
+        let mut bundle = Bundle::new(place, Oci::Own, "true");
+        bundle.write();
+        let run = |bundle: &Bundle<'_>| bundle.oci(&["--systemd-cgroup", "run", &bundle.id()]);
+        if !std::path::Path::new("/run/systemd/system").exists() {
+            refused(&run(&bundle), "systemd is not running");
+            bundle.expect_gone();
+            return;
+        }
+        refused(&run(&bundle), "slice:prefix:name");
+        bundle.config["linux"]["cgroupsPath"] = json!(format!("system.slice:codeoid-tests:{}", bundle.id()));
+        bundle.write();
+        run(&bundle).expect_ok();
+        bundle.expect_gone();
+    });
+}
+
+#[test]
 fn names_that_are_no_text_are_refused() {
     use std::os::unix::ffi::OsStrExt;
     check("text", |place| {

@@ -95,6 +95,10 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
         *path = std::path::absolute(&*path).map_err(Error::io("resolve a path"))?;
     }
     plain(&runtime.root)?;
+    // As runc: what says `--systemd-cgroup` writes paths of cgroups that mean nothing without it.
+    if runtime.systemd && !Path::new("/run/systemd/system").is_dir() {
+        return Err(Error::Usage("systemd cgroup flag passed, but systemd is not running".to_owned()));
+    }
     let bundle = read(&request.bundle)?;
     let mut warnings = Vec::new();
     let process = bundle.config.get("process").filter(|process| !process.is_null());
@@ -123,6 +127,7 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
         owner: nix::unistd::getuid().as_raw(),
         systemd: runtime.systemd,
         cgroup: cgroup_path(&bundle, &request.id, runtime.systemd)?,
+        joined: None,
         own_pids: false,
         annotations,
         hooks: Some(hooks),
@@ -370,6 +375,9 @@ fn build(
     let gone = || Error::Process("it ended before it was started".to_owned());
     container.record.pid = pid;
     container.record.start_time = record::start_time(pid).ok_or_else(gone)?;
+    if container.record.systemd {
+        container.record.joined = Cgroup::of_process(pid);
+    }
     adjust(container, &process, &left, bundle)?;
     container.save()?;
     if let Some(path) = &request.pid_file {
