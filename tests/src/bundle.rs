@@ -204,8 +204,9 @@ impl<'a> Bundle<'a> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
         let root = self.dir().to_string_lossy().into_owned();
         assert!(!mounts.contains(&root), "a mount is left: {mounts}");
-        for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-            let cgroup = hierarchy.path().join("codeoid-tests").join(self.id());
+        let below = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+        for hierarchy in below.chain(["/sys/fs/cgroup".into()]) {
+            let cgroup = hierarchy.join("codeoid-tests").join(self.id());
             assert!(!cgroup.exists(), "{} is left", cgroup.display());
         }
     }

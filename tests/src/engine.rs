@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::{Finished, Place, docs, wait_until};
+use crate::{Finished, Identity, Place, docs, wait_until};
 
 /// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +54,10 @@ impl<'a> Engine<'a> {
                 );
                 place.write("pm/containers.conf", text);
                 let storage = format!(
-                    "[storage]\ndriver = \"overlay\"\ngraphroot = \"{0}/graph\"\nrunroot = \"{0}/run\"\n",
-                    place.at("pm").display()
+                    "[storage]\ndriver = \"{1}\"\ngraphroot = \"{0}/graph\"\nrunroot = \"{0}/run\"\n",
+                    place.at("pm").display(),
+                    // Without root it needs what a host may lack.
+                    if place.identity() == Identity::Root { "overlay" } else { "vfs" }
                 );
                 place.write("pm/storage.conf", storage);
                 engine.run(&["load", "--input", archive]).expect_ok();
@@ -127,6 +129,7 @@ impl<'a> Engine<'a> {
                 command
             }
         };
+        // An ordinary user's engine needs programs that are not in an ordinary user's PATH.
         command.args(words).env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         self.place.finish(command)
     }
@@ -135,7 +138,14 @@ impl<'a> Engine<'a> {
 impl Drop for Engine<'_> {
     fn drop(&mut self) {
         match self.kind {
-            Kind::Podman => drop(self.run(&["rm", "--all", "--force", "--time", "0"])),
+            Kind::Podman => {
+                let _ = self.run(&["rm", "--all", "--force", "--time", "0"]);
+                // What keeps an ordinary user's namespaces.
+                let pause = fs::read_to_string(self.place.at("pm/tmp/pause.pid")).unwrap_or_default();
+                if let Ok(pid) = pause.trim().parse() {
+                    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                }
+            }
             Kind::Containerd => {}
             Kind::Docker => {
                 let all = self.run(&["ps", "--all", "--quiet"]).out();

@@ -85,6 +85,27 @@ fn podman() {
 }
 
 #[test]
+fn podman_without_root() {
+    if !met(&["podman", "conmon", "newuidmap"]) || !Requires::Identity(Identity::Ordinary).met() {
+        return;
+    }
+    let place = Place::new(Identity::Ordinary, "rootless");
+    let engine = Engine::start(&place, EngineKind::Podman);
+    let run = |command: &[&str]| {
+        engine.run(&[&["--runtime", "codeoid", "run", "--rm", "--network", "none", IMAGE], command].concat())
+    };
+    says(&run(&["sh", "-c", "id -u; wc -l </proc/self/uid_map; ip link show lo; exit 7"]), 7, "LOOPBACK,UP");
+    says(&run(&["nosuch"]), 127, "");
+    let started =
+        ["--runtime", "codeoid", "run", "-d", "--name", "c", "--network", "none", IMAGE, "sleep", "100"];
+    engine.run(&started).expect_ok();
+    says(&engine.run(&["exec", "c", "sh", "-c", "id -u; cat /proc/1/comm; exit 5"]), 5, "0\nsleep");
+    engine.run(&["kill", "c"]).expect_ok();
+    says(&engine.run(&["wait", "c"]), 0, "137");
+    engine.run(&["rm", "c"]).expect_ok();
+}
+
+#[test]
 fn docker() {
     if !met(&["dockerd", "docker", "containerd", "ip"]) {
         return;

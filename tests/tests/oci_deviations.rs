@@ -134,6 +134,44 @@ fn another_major_version_is_refused() {
     });
 }
 
+#[test]
+fn systemd_is_asked_only_where_it_runs() {
+    check("systemd", |place| {
+        let mut bundle = Bundle::new(place, Oci::Own, "true");
+        bundle.write();
+        let run = |bundle: &Bundle<'_>| bundle.oci(&["--systemd-cgroup", "run", &bundle.id()]);
+        if !std::path::Path::new("/run/systemd/system").exists() {
+            refused(&run(&bundle), "systemd is not running");
+            bundle.expect_gone();
+            return;
+        }
+        refused(&run(&bundle), "slice:prefix:name");
+        bundle.config["linux"]["cgroupsPath"] = json!(format!("system.slice:codeoid-tests:{}", bundle.id()));
+        bundle.write();
+        run(&bundle).expect_ok();
+        bundle.expect_gone();
+    });
+}
+
+#[test]
+fn names_that_are_no_text_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    check("text", |place| {
+        let bundle = Bundle::new(place, Oci::Own, "true");
+        bundle.write();
+        let other = place.at(std::ffi::OsStr::from_bytes(b"b\xff"));
+        fs::rename(bundle.dir(), &other).unwrap();
+        let mut command = place.command(codeoid_tests::shim());
+        command.arg("--root").arg(place.at("state")).args(["run", "--bundle"]).arg(&other).arg("x");
+        refused(&place.finish(command), "not UTF-8");
+        fs::rename(&other, bundle.dir()).unwrap();
+        let mut command = place.command(codeoid_tests::shim());
+        command.arg("--root").arg(&other).args(["run", "--bundle"]).arg(bundle.dir()).arg("x");
+        refused(&place.finish(command), "not UTF-8");
+        bundle.expect_gone();
+    });
+}
+
 /// libcontainer makes links and devices in `/dev` by its path outside.
 #[test]
 fn a_dev_that_is_a_link_is_refused() {
@@ -243,6 +281,7 @@ fn every_refusal_has_its_row() {
         "a_create_that_was_killed_is_cleared_up",
         "another_major_version_is_refused",
         "a_dev_that_is_a_link_is_refused",
+        "names_that_are_no_text_are_refused",
         "what_the_caller_has_stays_outside",
         "no_container_can_overwrite_the_runtime",
     ] {

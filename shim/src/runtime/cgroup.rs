@@ -114,14 +114,15 @@ impl Cgroup {
         Self { dirs, freezer, unified: legacy.is_empty() }
     }
 
-    /// That of a container. Where systemd keeps it, it is where its first process is; without one it is gone.
+    /// That of a container. Where systemd keeps it (which it does with v2 only), it is where the container's process was
+    /// when it was created.
     pub fn of_container(record: &Record) -> Result<Self> {
-        if record.systemd && !record.cgroup.is_absolute() {
-            let text = fs::read_to_string(format!("/proc/{}/cgroup", record.pid)).unwrap_or_default();
-            let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/gone");
-            return Self::at(Path::new(path));
+        let cgroup = Self::at(&record.cgroup)?;
+        if !record.systemd || record.cgroup.is_absolute() || !cgroup.unified {
+            return Ok(cgroup);
         }
-        Self::at(&record.cgroup)
+        let dir = record.joined.clone().into_iter().collect::<Vec<_>>();
+        Ok(Self { freezer: dir.first().cloned(), dirs: dir, unified: true })
     }
 
     /// With v2, that in which a process is: it may have moved into one below its container's, and then nothing else can

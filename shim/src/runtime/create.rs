@@ -94,6 +94,11 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
     for path in [&mut request.console_socket, &mut request.pid_file].into_iter().flatten() {
         *path = std::path::absolute(&*path).map_err(Error::io("resolve a path"))?;
     }
+    plain(&runtime.root)?;
+    // As runc: what says `--systemd-cgroup` writes paths of cgroups that mean nothing without it.
+    if runtime.systemd && !Path::new("/run/systemd/system").is_dir() {
+        return Err(Error::Usage("systemd cgroup flag passed, but systemd is not running".to_owned()));
+    }
     let bundle = read(&request.bundle)?;
     let mut warnings = Vec::new();
     let process = bundle.config.get("process").filter(|process| !process.is_null());
@@ -122,6 +127,7 @@ pub fn make(runtime: &Runtime, mut request: Request) -> Result<Made> {
         owner: nix::unistd::getuid().as_raw(),
         systemd: runtime.systemd,
         cgroup: cgroup_path(&bundle, &request.id, runtime.systemd)?,
+        joined: None,
         own_pids: false,
         annotations,
         hooks: Some(hooks),
@@ -202,7 +208,18 @@ fn read(dir: &Path) -> Result<Bundle> {
     if rootfs == Path::new("/") {
         return Err(Error::config("invalid rootfs", "it is the host's root"));
     }
+    for path in [&dir, &rootfs] {
+        plain(path)?;
+    }
     Ok(Bundle { dir, rootfs, text, config })
+}
+
+/// JSON, in which paths are passed on, knows no other names.
+fn plain(path: &Path) -> Result<()> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => Err(Error::config(path.display().to_string(), "it is not UTF-8")),
+    }
 }
 
 fn cgroup_path(bundle: &Bundle, id: &str, systemd: bool) -> Result<PathBuf> {
@@ -358,6 +375,9 @@ fn build(
     let gone = || Error::Process("it ended before it was started".to_owned());
     container.record.pid = pid;
     container.record.start_time = record::start_time(pid).ok_or_else(gone)?;
+    if container.record.systemd {
+        container.record.joined = Cgroup::of_process(pid);
+    }
     adjust(container, &process, &left, bundle)?;
     container.save()?;
     if let Some(path) = &request.pid_file {

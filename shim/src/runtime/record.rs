@@ -69,6 +69,9 @@ pub struct Record {
     pub systemd: bool,
     /// Its cgroup, as libcontainer was told.
     pub cgroup: PathBuf,
+    /// Where systemd has put it (cgroup v2).
+    #[serde(default)]
+    pub joined: Option<PathBuf>,
     /// Whether its processes have a pid namespace of their own, and so die with the first.
     pub own_pids: bool,
     /// The annotations of the configuration.
