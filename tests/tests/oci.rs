@@ -239,7 +239,7 @@ fn the_process_is_as_asked_for(place: &Place, runtime: Oci) {
     let process = &mut bundle.config["process"];
     process["user"] = json!({ "uid": 1000, "gid": 100, "additionalGids": [7, 8] });
     process["cwd"] = json!("/new/directory");
-    process["rlimits"] = json!([{ "type": "RLIMIT_NOFILE", "soft": 77, "hard": 99 }]);
+    process["rlimits"] = json!([{ "type": "RLIMIT_NOFILE", "soft": 77, "hard": 77 }]);
     process["oomScoreAdj"] = json!(321);
     process["capabilities"]["inheritable"] = json!(["CAP_KILL"]);
     process["capabilities"]["ambient"] = json!(["CAP_KILL"]);
@@ -517,12 +517,13 @@ fn without_a_pid_namespace_nothing_stays(place: &Place, runtime: Oci) {
     bundle.expect_gone();
 }
 
+/// The two limits are the same: programs in Go, runc among them, raise the soft one to the hard one for a while.
 fn a_user_namespace_maps_and_is_joined(place: &Place, runtime: Oci) {
     let mut bundle = Bundle::new(place, runtime, "id -u; cat /proc/self/uid_map; echo up; exec sleep 60");
     bundle.config["linux"]["namespaces"].as_array_mut().unwrap().push(json!({ "type": "user" }));
     bundle.config["linux"]["uidMappings"] = json!([{ "containerID": 0, "hostID": 300_000, "size": 65536 }]);
     bundle.config["linux"]["gidMappings"] = json!([{ "containerID": 0, "hostID": 300_000, "size": 65536 }]);
-    bundle.config["process"]["rlimits"] = json!([{ "type": "RLIMIT_NOFILE", "soft": 77, "hard": 99 }]);
+    bundle.config["process"]["rlimits"] = json!([{ "type": "RLIMIT_NOFILE", "soft": 77, "hard": 77 }]);
     bundle.start().expect_ok();
     bundle.wait_for("up");
     let map = "         0     300000      65536";
