@@ -66,16 +66,22 @@ impl Import<'_> {
             }
         }
         for (id, gitdir) in &self.base.own {
-            // One that the session removed makes room at the turn's end.
-            let stays = self.when == When::Live
-                || self.shadow.lstat(Path::new("worktrees").join(id).as_os_str())?.is_some();
-            let entry = self.host.path().join("worktrees").join(id);
-            if let Some(file) = entry::gitdir_target(&entry, &gitdir.0)
-                && let Some(worktree) = file.parent()
-                && stays
-            {
-                claimed.insert(worktree.to_owned(), id.clone());
-            }
+            let place = self.host.path().join("worktrees").join(id);
+            let worktree = match worktrees.child(id.as_ref()) {
+                // As the session has it: it may have been moved.
+                Ok(Some(dir)) => entries::worktree(
+                    &dir,
+                    &self.repository.common_dir,
+                    id,
+                    &self.repository.session_folders,
+                )?,
+                // One that the session removed makes room at the turn's end.
+                _ if self.when == When::Live => {
+                    entry::gitdir_target(&place, &gitdir.0).and_then(|file| file.parent().map(Path::to_owned))
+                }
+                _ => None,
+            };
+            claimed.extend(worktree.map(|worktree| (worktree, id.clone())));
         }
         for item in items {
             let Some(id) = item.name.to_str() else { continue };
