@@ -45,6 +45,9 @@ pub(crate) struct Base {
     pub own: BTreeMap<String, Bytes>,
     /// What was copied, with the stamp that it had on the host.
     pub copied: BTreeMap<String, Stamp>,
+    /// Small directories that were copied, with what they held.
+    #[serde(default)]
+    pub directories: BTreeMap<String, String>,
     /// Directories of objects that were linked, with the stamp that they had on the host.
     pub kept: BTreeMap<String, Stamp>,
     /// What was reported already, and what it was: a conflict that stays is not told with every import.

@@ -1,6 +1,6 @@
 //! What protection `shadow` asks of the sandbox.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use codeoid_spec::git::{Access, Bind, Guard, Protection, Repository};
 
@@ -84,9 +84,7 @@ fn supported(repository: &Repository) -> Result<(), Error> {
 
 /// What protection `shadow` leaves open, in sentences for a person.
 #[must_use]
-pub fn limits(repository: &Repository) -> Vec<String> {
-    let top: Option<&PathBuf> = repository.main_checkout.as_ref();
-    let _ = top;
+pub fn limits() -> Vec<String> {
     vec![
         "protection shadow: git that runs outside the sandbox inside a directory that the turn writes follows a .git \
          that the turn plants there"

@@ -104,7 +104,7 @@ pub fn run(policy: &Policy, command: Vec<String>, runtime: Option<&Path>) -> Res
         if let Some(guard) = &plan.guard {
             limits.extend(match guard.protection {
                 Protection::Shared => shared::limits(guard).doing("state the limits")?,
-                Protection::Shadow => shadow::limits(&guard.repository),
+                Protection::Shadow => shadow::limits(),
             });
         }
         let promoted = std::mem::take(&mut outcome.promoted);
