@@ -3,7 +3,8 @@
 use codeoid_tests::{Layout, Place, Repo, each_identity};
 
 use crate::{
-    around, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, subjects, turn,
+    around, assert_no_findings, assert_sound, commands, does, finding, folder, host, kept, said, subjects,
+    turn,
 };
 
 /// For a script inside: waits until a condition holds, for as long as a live import may take on a busy machine.
@@ -233,7 +234,35 @@ fn a_worktree_that_the_session_removes_or_moves_is_so_on_the_host(place: &Place)
     assert_sound(place, &repo);
 }
 
+fn worktrees_of_a_repository_with_submodules_that_are_not_there(place: &Place) {
+    let repo = Repo::new(place, Layout::Main);
+    host(
+        place,
+        &repo.workspace,
+        "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),lib; git commit -q -m lib; mkdir lib",
+    );
+    let outcome = does(
+        place,
+        &repo,
+        "git worktree add -q -b w \"$CODEOID_WORKTREE_DIR/w\"; cd \"$CODEOID_WORKTREE_DIR/w\"
+         echo w >w; git add w; git commit -q -m w",
+    );
+    assert_no_findings(&outcome);
+    assert_eq!(subjects(place, &repo, "w")[0], "w");
+    assert_eq!(host(place, &folder(&repo, "s1").join("w"), "git status --porcelain"), "");
+    // One that the main checkout does not have stays with the session.
+    let outcome = does(
+        place,
+        &repo,
+        "git worktree add -q -b x \"$CODEOID_WORKTREE_DIR/x\"; cd \"$CODEOID_WORKTREE_DIR/x\"
+         git init -q evil; git -C evil commit -q --allow-empty -m evil; git add evil 2>/dev/null; git commit -q -m x",
+    );
+    assert!(said(&outcome).contains("evil is a repository of its own"), "{outcome}");
+    assert_sound(place, &repo);
+}
+
 each_identity! {
+    worktrees_of_a_repository_with_submodules_that_are_not_there,
     rule_14_a_name_that_the_host_has_taken_is_left_to_it,
     rule_14_a_name_of_the_session_is_taken_on_the_host_at_once,
     rule_14_a_pointer_that_is_turned_to_somebody_else_is_turned_back,
