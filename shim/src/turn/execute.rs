@@ -23,6 +23,7 @@ use crate::executor::{self, Choice};
 use crate::proxy::{Network, Refusal};
 use crate::session::{self, Locked, Neighbours, Session};
 use crate::supervise::Signals;
+use crate::sys::process;
 use crate::watch::{Alarm, Watch};
 use crate::{layers, seccomp};
 
@@ -136,9 +137,13 @@ impl Execution<'_> {
         let is_masked = |path: &PathBuf| masked.contains(path);
         let mut watch = Watch::new(pins, absent, (masks, sockets), is_masked, Box::new(on_alarm));
         watch.look_for(Appearing::new(spec));
-        if let Some(then) = self.on_lasting {
-            watch.when_armed(then);
-        }
+        let on_lasting = self.on_lasting;
+        watch.when_armed(Box::new(move || {
+            process::give_back_code();
+            if let Some(then) = on_lasting {
+                then();
+            }
+        }));
         if let (Some(neighbour), Some(home)) = (&join, &home) {
             lock.register_early(turn, neighbour, home)?;
         }
