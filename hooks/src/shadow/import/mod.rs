@@ -95,33 +95,9 @@ pub(crate) fn run(
     repository_lock: &Path,
     when: When,
 ) -> Result<Imported, Error> {
-    let Some(base) = Base::load(place)? else { return Ok(Imported::default()) };
-    let host = Dir::open(&repository.common_dir)?;
-    let kind = super::hash_kind(&host)?;
-    let shadow = match Dir::open(&place.git()) {
-        Ok(shadow) if super::is_whole(&shadow).unwrap_or(false) => shadow,
-        Ok(_) | Err(read::Error::NotDirectory { .. }) => return Ok(destroyed(repository)),
-        Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EACCES)) => {
-            return Ok(destroyed(repository));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let base_refs = Refs::from_text(&base.refs.0);
-    let mut import = Import {
-        place,
-        repository,
-        git,
-        session,
-        when,
-        host,
-        shadow,
-        kind,
-        base,
-        base_refs,
-        done: Imported::default(),
-        held: BTreeSet::new(),
-        refused: BTreeMap::new(),
-        steps: 0,
+    let mut import = match Import::open(place, repository, git, session, when)? {
+        Opened::Ready(import) => *import,
+        Opened::Nothing(imported) => return Ok(imported),
     };
     match import.all(repository_lock) {
         Ok(()) => Ok(import.done),
@@ -163,6 +139,53 @@ fn finding(kind: &str, entry: Option<&str>, path: &Path, detail: &str) -> Findin
         path: crate::text::reportable(path),
         action: Action::Reported,
         detail: printable(detail),
+    }
+}
+
+/// An import that can begin, or what there is to say where there is nothing to import.
+enum Opened<'a> {
+    Ready(Box<Import<'a>>),
+    Nothing(Imported),
+}
+
+impl<'a> Import<'a> {
+    fn open(
+        place: &'a Place,
+        repository: &'a Repository,
+        git: &'a Git,
+        session: &'a str,
+        when: When,
+    ) -> Result<Opened<'a>, Error> {
+        let Some(base) = Base::load(place)? else { return Ok(Opened::Nothing(Imported::default())) };
+        let host = Dir::open(&repository.common_dir)?;
+        let kind = super::hash_kind(&host)?;
+        let shadow = match Dir::open(&place.git()) {
+            Ok(shadow) if super::is_whole(&shadow).unwrap_or(false) => shadow,
+            Ok(_) | Err(read::Error::NotDirectory { .. }) => {
+                return Ok(Opened::Nothing(destroyed(repository)));
+            }
+            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EACCES)) => {
+                return Ok(Opened::Nothing(destroyed(repository)));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let base_refs = Refs::from_text(&base.refs.0);
+        Ok(Opened::Ready(Box::new(Self {
+            place,
+            repository,
+            git,
+            session,
+            when,
+            host,
+            shadow,
+            kind,
+            base,
+            base_refs,
+            done: Imported::default(),
+            held: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            steps: 0,
+        })))
     }
 }
 

@@ -6,13 +6,13 @@ use codeoid_spec::git::{Checkout, Repository};
 use gix::ObjectId;
 use gix::bstr::{BString, ByteSlice as _};
 
-use super::{Import, Imported, When};
+use super::{Import, Imported, Opened, When};
 use crate::read::Dir;
-use crate::shadow::base::{Base, MAIN};
+use crate::shadow::base::MAIN;
 use crate::shadow::git::Git;
 use crate::shadow::objects::Store;
 use crate::shadow::place::Place;
-use crate::shadow::refs::{self, Refs, Target};
+use crate::shadow::refs::{self, Target};
 use crate::shadow::{Error, entries, stash, unit};
 use crate::text::printable;
 
@@ -28,29 +28,9 @@ pub(crate) fn rescue(
     git: &Git,
     session: &str,
 ) -> Result<Imported, Error> {
-    let Some(base) = Base::load(place)? else { return Ok(Imported::default()) };
-    let host = Dir::open(&repository.common_dir)?;
-    let kind = crate::shadow::hash_kind(&host)?;
-    let shadow = match Dir::open(&place.git()) {
-        Ok(shadow) if crate::shadow::is_whole(&shadow).unwrap_or(false) => shadow,
-        _ => return Ok(super::destroyed(repository)),
-    };
-    let base_refs = Refs::from_text(&base.refs.0);
-    let mut import = Import {
-        place,
-        repository,
-        git,
-        session,
-        when: When::Ended,
-        host,
-        shadow,
-        kind,
-        base,
-        base_refs,
-        done: Imported::default(),
-        held: BTreeSet::new(),
-        refused: BTreeMap::new(),
-        steps: 0,
+    let mut import = match Import::open(place, repository, git, session, When::Ended)? {
+        Opened::Ready(import) => *import,
+        Opened::Nothing(imported) => return Ok(imported),
     };
     match import.rescue() {
         Ok(()) => Ok(import.done),
